@@ -7,7 +7,6 @@ shows the file as it is.
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 from functools import cache
@@ -70,8 +69,7 @@ def lever_page(lever: Lever[Any]) -> str:
 
 def example(lever: Lever[Any]) -> Any:
     """Return a setting of the kind that a lever has."""
-    kind = re.search(r"tuple\[(\w+), \.\.\.\]", str(inspect.signature(lever.settings)))
-    return {"bool": True, "int": NUMBER}.get(kind[1] if kind else "") or NAMED[lever.name]
+    return {bool: True, int: NUMBER}.get(lever.kind) or NAMED[lever.name]
 
 
 def named(part: str) -> str:
@@ -118,11 +116,12 @@ def effects() -> dict[Any, str]:
 def finding_index() -> str:
     """Return all findings: what users say, and the levers that the page names."""
     from hasten.diagnose import discover
+    from hasten.report.pages import title
 
     rows = []
-    for name, symptom in discover().items():
+    for name in discover():
         levers = ", ".join(f"[`{one}`](../levers/{one}.md)" for one in levers_of(name))
-        rows.append((f"[{name}]({name}.md)", symptom.title, levers))
+        rows.append((f"[{name}]({name}.md)", title(name), levers))
     return "\n\n".join(
         [
             "# Findings",
@@ -146,10 +145,11 @@ def levers_of(finding: str) -> tuple[str, ...]:
 def named_by(lever: str) -> list[str]:
     """Return the findings whose pages name a lever, as a section; nothing where there are none."""
     from hasten.diagnose import discover
+    from hasten.report.pages import title
 
     found = [
-        f"- [{symptom.title}](../findings/{name}.md) (`{name}`)"
-        for name, symptom in discover().items()
+        f"- [{title(name)}](../findings/{name}.md) (`{name}`)"
+        for name in discover()
         if lever in levers_of(name)
     ]
     return ["## Findings that it answers", "\n".join(found)] if found else []

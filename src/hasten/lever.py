@@ -183,55 +183,22 @@ def is_asked_by_script() -> bool:
 _KINDS = {bool: "true", int: "a whole number", str: "a text"}
 
 
-def _takes_all(setting: object) -> str:
-    return ""
-
-
 def one_of(*words: str) -> Callable[[str], str]:
     """Return the `validate` of a lever that accepts only these words."""
     told = f"{', '.join(words[:-1])} or {words[-1]}" if words[1:] else words[0]
     return lambda setting: "" if setting in words else told
 
 
+def unless(
+    why_not: Callable[[ScriptContext], str], *settings: S
+) -> Callable[[ScriptContext], tuple[S, ...]]:
+    """Return the `settings` of a lever that has these wherever `why_not` has nothing to say."""
+    return lambda context: () if why_not(context) else settings
+
+
 def at_least(least: int) -> Callable[[int], str]:
     """Return the `validate` of a lever that accepts numbers of at least `least`."""
     return lambda setting: "" if setting >= least else f"a whole number from {least} on"
-
-
-def _one_step(setting: object) -> int:
-    return 1
-
-
-def _promising(context: ScriptContext) -> bool:
-    return True
-
-
-def _no_forecast(context: ScriptContext, setting: object) -> float | None:
-    return None
-
-
-def _no_advice(context: ScriptContext) -> str:
-    return ""
-
-
-def _never_redundant(setting: object, traits: Traits) -> str:
-    return ""
-
-
-def _leave_traits(setting: object, traits: Traits) -> Traits:
-    return traits
-
-
-def _bfloat16(setting: object) -> float:
-    return 2.0**-8
-
-
-def _leave_env(env: Mapping[str, str], setting: object) -> Mapping[str, str]:
-    return env
-
-
-def _leave_training(training: Training, setting: object) -> Callable[[], None]:
-    return lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +230,7 @@ class Lever(Generic[S]):
         validate: says what to give instead of a setting of its kind that it rejects; empty for
             one that it accepts. `one_of` and `at_least` make such functions.
         settings: which settings are worth trying for a script, best guess first; empty where it
-            cannot help.
+            cannot help. `unless` makes such a function.
         gain_ratio: how many times faster it may make its phases at best; with their share this
             bounds what it can give.
         why_not: one sentence for a script for which `settings` is empty.
@@ -310,14 +277,14 @@ class Lever(Generic[S]):
     why_not: Callable[[ScriptContext], str]
     snippet: Callable[[S], str]
     kind: type[bool] | type[int] | type[str] = bool
-    validate: Callable[[S], str] = _takes_all
-    promising: Callable[[ScriptContext], bool] = _promising
-    forecast: Callable[[ScriptContext, S], float | None] = _no_forecast
-    advice: Callable[[ScriptContext], str] = _no_advice
-    provides: Callable[[S, Traits], Traits] = _leave_traits
-    redundant_with: Callable[[S, Traits], str] = _never_redundant
+    validate: Callable[[S], str] = lambda setting: ""
+    promising: Callable[[ScriptContext], bool] = lambda context: True
+    forecast: Callable[[ScriptContext, S], float | None] = lambda context, setting: None
+    advice: Callable[[ScriptContext], str] = lambda context: ""
+    provides: Callable[[S, Traits], Traits] = lambda setting, traits: traits
+    redundant_with: Callable[[S, Traits], str] = lambda setting, traits: ""
     probe: PairProbe | None = None
-    epsilon_ratio: Callable[[S], float] = _bfloat16
+    epsilon_ratio: Callable[[S], float] = lambda setting: 2.0**-8
     settle_count: int = 0
     patience_s: float = 0.0
     start_ratio: float = 0.0
@@ -325,9 +292,9 @@ class Lever(Generic[S]):
     shares_cpus: bool = False
     steadies: bool = False
     warms_cache: bool = False
-    cycle_count: Callable[[S], int] = _one_step
-    env: Callable[[Mapping[str, str], S], Mapping[str, str]] = _leave_env
-    apply: Callable[[Training, S], Callable[[], None]] = _leave_training
+    cycle_count: Callable[[S], int] = lambda setting: 1
+    env: Callable[[Mapping[str, str], S], Mapping[str, str]] = lambda env, setting: env
+    apply: Callable[[Training, S], Callable[[], None]] = lambda training, setting: lambda: None
     edit: str = ""
     run_only: str = ""
     edited_calls: tuple[str, ...] = ()

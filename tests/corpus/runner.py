@@ -456,7 +456,7 @@ Written by `python tests/corpus/runner.py --table tests/corpus/README.md`.
 
 
 def table(found: dict[Script, list[Outcome]]) -> str:
-    """Return the outcomes as a page of Markdown."""
+    """Return the outcomes as a page of Markdown: a row for runs of a script that ended alike."""
     every = [one for some in found.values() for one in some]
     page = PAGE.format(
         count=len(found), run_count=len(every), differing=sum(bool(o.difference) for o in every),
@@ -473,10 +473,13 @@ def table(found: dict[Script, list[Outcome]]) -> str:
         ]
         for script, outcomes in found.items():
             if script.group == group:
+                alike: dict[str, list[str]] = {}
+                for one in outcomes:
+                    alike.setdefault(_cell(one), []).append(_label(one.levers))
                 lines += [
                     f"| [{script.path.stem}]({script.name}.py) | {script.text} "
-                    f"| {_label(one.levers)} | {_cell(one)} |"
-                    for one in outcomes
+                    f"| {'; '.join(levers)} | {cell} |"
+                    for cell, levers in alike.items()
                 ]
         lines.append("")
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from hasten.testing import sample_profile
 STEPS_COUNT, STEP_S = 10, 0.1
 MIB = 1 << 20
 PROFILE = sample_profile({Phase.FORWARD: STEP_S}, step_count=STEPS_COUNT)
-LINE = {"path": "/home/train.py", "line": 9}
+LINE = ("/home/train.py", 9)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_copies_are_sorted_by_their_memory_and_by_who_waits(look) -> None:
     pageable = look(Made("cpu"), [0.01] * 3, non_blocking=True)
     assert pageable["pageable"]["step_s"] == pytest.approx([0.01] * 3)
     assert pageable["blocking"] is None
-    assert pageable["pageable"]["lines"][0]["path"] == __file__
+    assert pageable["pageable"]["lines"][0][0] == __file__
     blocking = look(Made("cpu", pinned=True), [0.01] * 3)
     assert blocking["pageable"] is None
     assert blocking["blocking"]["step_bytes"] == MIB

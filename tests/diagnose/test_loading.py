@@ -236,7 +236,7 @@ def findings(machine, *, data_s=0.05, rest_s=0.05, cores_ratio=1.0, traits=None,
         found=found or {},
     )
     symptoms = [symptom for name, symptom in discover().items() if name in MINE]
-    return {one.name: one for symptom in symptoms if (one := symptom.find(case)) is not None}
+    return {symptom.name: one for symptom in symptoms if (one := symptom.find(case)) is not None}
 
 
 MAIN = fed(fetch_s=0.05)

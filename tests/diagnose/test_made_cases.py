@@ -171,8 +171,8 @@ def test_a_symptom_that_raises_leaves_the_others_alone(case, monkeypatch) -> Non
 
     told = Finding(name="told", message="It is slow.", remedy="Make it fast.")
     symptoms = [
-        Symptom(name="broken", title="It breaks", find=breaks),
-        Symptom(name="told", title="It works", find=lambda case: told),
+        Symptom(name="broken", find=breaks),
+        Symptom(name="told", find=lambda case: told),
     ]
     # The package has a function of the name of this module.
     module = sys.modules[diagnose.__module__]

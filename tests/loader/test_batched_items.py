@@ -15,10 +15,11 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_
 from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
 from hasten.loader.sources import stack_functions
-from hasten.loader.sources.batched_items import BatchedItems, offer
+from hasten.loader.sources.batched_items import offer
 from hasten.loader.sources.checked import Checked
 from hasten.loader.sources.item_stack import NotBatched
 from hasten.loader.sources.source import Stock
+from hasten.loader.sources.subsets import ByRows
 
 COUNT = 11
 MEAN, SPREAD = torch.tensor([0.13]), torch.tensor([0.31])
@@ -164,7 +165,7 @@ CASES = {
 def sources(dataset, **options):
     loader = DataLoader(dataset, batch_size=4, **options)
     source = offer(loader)
-    assert isinstance(source, BatchedItems), source
+    assert isinstance(source, ByRows), source
     return Stock(loader), source
 
 

@@ -21,9 +21,9 @@ from torch.utils.data import (
 
 from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
-from hasten.loader.sources.gather import Gather, offer
+from hasten.loader.sources.gather import offer
 from hasten.loader.sources.source import Stock
-from hasten.loader.sources.subsets import leaves, positions_of
+from hasten.loader.sources.subsets import ByRows, leaves, positions_of
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8,
@@ -97,7 +97,7 @@ def cases(draw):
 def sources(dataset, **options):
     loader = DataLoader(dataset, batch_size=4, **options)
     source = offer(loader)
-    assert isinstance(source, Gather), source
+    assert isinstance(source, ByRows), source
     return Stock(loader), source
 
 
@@ -363,7 +363,7 @@ def test_other_ways_to_make_a_batch_are_refused(options, why) -> None:
 def test_a_script_that_changes_what_torch_does_is_left_alone(monkeypatch) -> None:
     table = TensorDataset(X)
     loader = DataLoader(table)
-    assert isinstance(offer(loader), Gather)
+    assert isinstance(offer(loader), ByRows)
     table.__getitems__ = lambda indices: []
     assert "replaced" in offer(loader)
     del table.__getitems__
@@ -381,7 +381,7 @@ def test_a_script_that_changes_what_torch_does_is_left_alone(monkeypatch) -> Non
     with monkeypatch.context() as patched:
         patched.setitem(collate.default_collate_fn_map, tuple, lambda rows, **more: rows)
         assert "taught" in offer(loader)
-    assert isinstance(offer(loader), Gather)
+    assert isinstance(offer(loader), ByRows)
 
 
 def test_the_global_default_device_is_none_of_its_business() -> None:

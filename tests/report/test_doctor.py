@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from hasten.records import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
-from hasten.report.doctor import document, render
+from hasten.report.doctor import render
+from hasten.report.document import machine_document
 
 GIB = 2**30
 UNKNOWN = Machine(cpu=Cpu(), budget=Budget(core_count=1, limited_by="unknown"))
@@ -129,12 +130,12 @@ def test_says_unknown_where_nothing_is_known_and_never_none() -> None:
 
 @pytest.mark.parametrize("machine", [CONTAINER, UNKNOWN])
 def test_a_document_goes_through_json_and_comes_back_the_same(machine) -> None:
-    read_back = json.loads(json.dumps(document(machine)))
+    read_back = json.loads(json.dumps(machine_document(machine)))
     assert read_back["schema"] == 1
     assert msgspec.convert(read_back["machine"], Machine) == machine
 
 
 def test_what_is_unknown_is_null_in_the_document() -> None:
-    machine = json.loads(json.dumps(document(UNKNOWN)))["machine"]
+    machine = json.loads(json.dumps(machine_document(UNKNOWN)))["machine"]
     assert machine["cpu"]["core_count"] is None
     assert machine["torch"] is None

@@ -54,7 +54,7 @@ def report(
     ] = None,
 ) -> None:
     """Show the report of a tuning again, or write it in another form."""
-    from hasten.report import archive, document
+    from hasten.report import archive
 
     if edits:
         _refuse_beside_edits(json=json, html=html, markdown=markdown)
@@ -64,10 +64,7 @@ def report(
     tuning, plan_path = archive.recall(path, PLAN)
     if not on_stdout(markdown):
         print_page(_page(tuning, plan_path, full=full))
-    if json is not None:
-        document.write_document(json, document.tuning_document(tuning))
-    if html is not None:
-        _write_html(html, tuning, plan_path)
+    _write_forms(tuning, plan_path, json=json, html=html)
     if markdown is not None:
         _write_markdown(markdown, tuning, plan_path)
 

@@ -39,6 +39,12 @@ class Case:
         """Mean seconds of a training step in the profile."""
         return self.profile.mean_step_s
 
+    @property
+    def quiet(self) -> list[int]:
+        """The indices of the examined steps whose operations were not timed."""
+        timed = set(self.found.get("operations.steps", ()))
+        return [index for index in range(len(self.steps)) if index not in timed]
+
     def share(self, seconds: Sequence[float]) -> Interval | None:
         """Return the share of the examined steps that a part of each step took.
 

@@ -24,8 +24,7 @@ def quiet_s(case: Case, *phases: Phase) -> float:
     Time spent waiting for CPUs that others occupy is factored out, because operations are
     timed by the thread's CPU clock. Without any such step, the profile's figures are returned.
     """
-    watched = set(case.found.get("operations.steps", ()))
-    quiet = [i for i in range(len(case.steps)) if i not in watched]
+    quiet = case.quiet
     if not quiet:
         return sum(case.profile.phase_s.get(phase, 0.0) for phase in phases)
     waits_s = case.found.get("processors.waits_s", ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hasten.diagnose import families
@@ -39,6 +40,7 @@ def _find(symptom: Symptom, case: Case) -> Finding | None:
     if symptom.on_host and case.profile.is_host_ahead:
         return None
     try:
-        return symptom.find(case)
+        found = symptom.find(case)
+        return found and replace(found, name=symptom.name)
     except Exception:
         return None

@@ -40,7 +40,6 @@ def sampled_share(count: float, total_count: float) -> Interval | None:
 
 def quiet_share(case: Case, seconds: Sequence[float]) -> Interval | None:
     """Return the same as `case.share`, leaving out the steps whose operations were timed."""
-    slowed = set(case.found.get("operations.steps", ()))
-    quiet = [at for at in range(min(len(seconds), len(case.steps))) if at not in slowed]
+    quiet = [at for at in case.quiet if at < len(seconds)]
     steps = tuple(case.steps[at] for at in quiet)
     return replace(case, steps=steps).share([seconds[at] for at in quiet])

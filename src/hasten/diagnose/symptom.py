@@ -17,14 +17,12 @@ class Symptom:
     """One cause of lost time that can be recognized from what was measured.
 
     Attributes:
-        name: the id of its findings.
-        title: how users describe it, in a few words.
+        name: the id of its findings; that of their page, whose title says what users notice.
         find: returns the finding, or None if the case does not show it or a fact is unknown.
         on_host: host work inside a step, which costs nothing while an accelerator is
             still busy with work queued earlier.
     """
 
     name: str
-    title: str
     find: Callable[[Case], Finding | None]
     on_host: bool = False

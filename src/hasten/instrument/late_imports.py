@@ -9,6 +9,8 @@ from functools import partial, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from hasten.instrument.stand_ins import put
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
@@ -76,13 +78,7 @@ def _replace(module: ModuleType, name: str, answer: Answer) -> Undo:
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         return partial(answer, original)(*args, **kwargs)
 
-    setattr(owner, last, stand_in)
-
-    def undo() -> None:
-        if vars(owner).get(last) is stand_in:  # otherwise somebody has replaced it again
-            setattr(owner, last, original)
-
-    return undo
+    return put(owner, last, stand_in)
 
 
 class _Arrival(importlib.abc.MetaPathFinder):

@@ -9,6 +9,7 @@ from typing import Any
 from hasten.instrument.layout_probe import can_tell_layout, with_channels_last
 from hasten.instrument.object_table import Table
 from hasten.instrument.precision_probe import fewer_bits, fp32_precision
+from hasten.instrument.stand_ins import put
 from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
 
 
@@ -108,20 +109,16 @@ class AutocastWatch:
         import torch
 
         self._seen = False
-        self._kind: Any = torch.autocast
-        self._own: Any = self._kind.__enter__
-        original: Any = self._own
+        original: Any = torch.autocast.__enter__
 
         @wraps(original)
         def enter(context: Any) -> Any:
             self._seen = self._seen or bool(getattr(context, "_enabled", True))
             return original(context)
 
-        self._noting: Any = enter
-        setattr(self._kind, "__enter__", enter)  # noqa: B010  # a method is no variable to mypy
+        self._undo = put(torch.autocast, "__enter__", enter)
 
     def close(self) -> bool:
         """Look no longer; return whether the script used autocast."""
-        if self._kind.__enter__ is self._noting:
-            setattr(self._kind, "__enter__", self._own)  # noqa: B010
+        self._undo()
         return self._seen

@@ -10,6 +10,24 @@ if TYPE_CHECKING:
 
     Answer = Callable[..., Any]
 
+_NOTHING = object()
+
+
+def put(owner: Any, name: str, placed: Any) -> Callable[[], None]:
+    """Set an attribute; the result puts back what was there, unless ours was replaced in turn."""
+    before = vars(owner).get(name, _NOTHING)
+
+    def undo() -> None:
+        if vars(owner).get(name) is not placed:
+            return
+        if before is _NOTHING:  # it was inherited
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+    setattr(owner, name, placed)
+    return undo
+
 
 class StandIns:
     """One replaced attribute for each function, and the levers that answer its calls.
@@ -21,8 +39,7 @@ class StandIns:
     def __init__(self, in_loop: Callable[[], bool]) -> None:
         self._in_loop = in_loop
         self._answers: dict[tuple[int, str], list[Answer]] = {}
-        self._placed: dict[tuple[int, str], Any] = {}
-        self._inherited: dict[tuple[int, str], bool] = {}
+        self._placed: dict[tuple[int, str], tuple[Any, Callable[[], None]]] = {}
 
     def add(self, owner: Any, name: str, answer: Answer) -> Callable[[], None]:
         """Let `answer(original, *args, **kwargs)` stand in, until the result is called.
@@ -32,9 +49,8 @@ class StandIns:
         key = (id(owner), name)
         if key not in self._answers:
             self._answers[key] = []
-            self._placed[key] = self._stand_in(getattr(owner, name), self._answers[key])
-            self._inherited[key] = name not in vars(owner)
-            setattr(owner, name, self._placed[key])
+            placed = self._stand_in(getattr(owner, name), self._answers[key])
+            self._placed[key] = placed, put(owner, name, placed)
         answers = self._answers[key]
         answers.append(answer)
 
@@ -42,14 +58,9 @@ class StandIns:
             answers.remove(answer)
             if answers or self._answers.pop(key, None) is None:
                 return
-            stand_in, inherited = self._placed.pop(key), self._inherited.pop(key)
+            stand_in, take_out = self._placed.pop(key)
             _forget(stand_in)
-            if vars(owner)[name] is not stand_in:  # somebody has replaced ours meanwhile
-                return
-            if inherited:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, stand_in.__wrapped__)
+            take_out()
 
         return undo
 

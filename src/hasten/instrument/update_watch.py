@@ -6,7 +6,11 @@ from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from hasten.instrument.stand_ins import put
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hasten.records import Traits
 
 
@@ -19,21 +23,19 @@ class UpdateWatch:
 
         self._averages = False
         self._clip_count = self._idle_count = 0
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._undos: list[Callable[[], None]] = []
         self._replace(clip_grad, "_clip_grads_with_norm_", self._clipping)
         self._replace(swa_utils.AveragedModel, "__init__", self._averaging)
 
     def _replace(self, owner: Any, name: str, make: Any) -> None:
         original = vars(owner).get(name)
         if original is not None:
-            noting = make(original)
-            setattr(owner, name, noting)
-            self._replaced.append((owner, name, original, noting))
+            self._undos.append(put(owner, name, make(original)))
 
     def _clipping(self, original: Any) -> Any:
         @wraps(original)
         def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kw: Any) -> Any:
-            if self._replaced and total_norm.is_cpu:
+            if self._undos and total_norm.is_cpu:
                 self._clip_count += 1
                 self._idle_count += bool(max_norm / (total_norm + 1e-6) >= 1)
             return original(parameters, max_norm, total_norm, *args, **kw)
@@ -57,9 +59,8 @@ class UpdateWatch:
 
     def add(self, traits: Traits) -> Traits:
         """Return traits with what was found, and look no longer."""
-        for owner, name, original, noting in self._replaced:
-            if vars(owner).get(name) is noting:
-                setattr(owner, name, original)
-        self._replaced = []
+        for undo in self._undos:
+            undo()
+        self._undos = []
         ratio = self._idle_count / self._clip_count if self._clip_count else None
         return replace(traits, idle_clip_ratio=ratio, averages_by_loop=self._averages)

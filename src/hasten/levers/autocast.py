@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.compile.values import with_tensors
-from hasten.lever import Lever, one_of
+from hasten.lever import Lever, one_of, unless
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
@@ -33,21 +33,8 @@ _LIKELY_RATIO = 1.5
 _EPSILONS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
-def settings(context: ScriptContext) -> tuple[str, ...]:
-    """Return bfloat16 where the processor has units for it and the probe found them faster."""
-    ratio = _ratio(context)
-    fits = (
-        context.traits.model.dtype == "float32"
-        and not context.traits.precision.uses_autocast
-        and _has_units(context)
-        and ratio is not None
-        and ratio >= _LEAST_RATIO
-    )
-    return ("bfloat16",) if fits else ()
-
-
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try, with what the probe measured."""
+    """Say why there is nothing to try, with what the probe measured; empty where there is."""
     dtype, ratio = context.traits.model.dtype, _ratio(context)
     if context.traits.precision.uses_autocast:
         return "the script uses autocast itself"
@@ -57,7 +44,10 @@ def why_not(context: ScriptContext) -> str:
         return f"the model's dtype is {dtype}, not float32"
     if ratio is None:
         return f"bf16 was not timed on this {context.traits.model.device or 'device'}"
-    cause = "" if _has_units(context) else ": the CPU has no hardware for it"
+    has_units = _has_units(context)
+    if has_units and ratio >= _LEAST_RATIO:
+        return ""
+    cause = "" if has_units else ": the CPU has no hardware for it"
     if ratio < 1:
         return f"bf16 is {1 / ratio:.3g}x slower than fp32 here{cause}"
     return f"bf16 is only {ratio:.2f}x faster than fp32 here{cause}"
@@ -121,7 +111,7 @@ LEVER = Lever(
     kind=str,
     validate=one_of(*_EPSILONS),
     epsilon_ratio=lambda setting: _EPSILONS[setting],
-    settings=settings,
+    settings=unless(why_not, "bfloat16"),
     gain_ratio=3.0,
     why_not=why_not,
     snippet=lambda setting: (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.lever import Lever, undo_all
+from hasten.lever import Lever, undo_all, unless
 from hasten.loader import engine_for
 from hasten.loader.sources import arrays, batched_items, gather
 from hasten.loader.worker_counts import unproven
@@ -49,16 +49,8 @@ SERVED = (
 )
 
 
-def settings(context: ScriptContext) -> tuple[bool, ...]:
-    """Return the one setting there is, for a loader whose dataset may be read at once."""
-    loader = context.traits.loader
-    if loader is None or not loader.is_map_style:
-        return ()
-    return (True,) if _serving(loader) and not _unshown(context) else ()
-
-
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     loader = context.traits.loader
     if loader is None:
         return "the loop takes its batches from no DataLoader"
@@ -98,7 +90,7 @@ LEVER = Lever(
     phases=frozenset({Phase.DATA}),
     effect=Effect.EXACT,
     scope=Scope.STEP,
-    settings=settings,
+    settings=unless(why_not, True),
     gain_ratio=50.0,
     cures=frozenset({"per-sample-fetch", "per-sample-transforms"}),
     why_not=why_not,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.compile.fit import compiled_by_script, plain_surroundings
 from hasten.compile.layouts import Activations, guard_kind
 from hasten.compile.own_code import mention
-from hasten.lever import Lever, undo_all
+from hasten.lever import Lever, undo_all, unless
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
@@ -32,11 +32,6 @@ _PAST_TORCH = (("torch.utils.dlpack", "to_dlpack"), ("torch", "to_dlpack"))
 """Functions that share a tensor's memory and that no mode sees."""
 _LIBRARIES = ("torch", "torchvision", "hasten")
 _COMPILES = "the script compiles code, which hides its operations"
-
-
-def settings(context: ScriptContext) -> tuple[bool, ...]:
-    """Return the one setting there is, for models with 2-D or 3-D convolutions."""
-    return () if why_not(context) else (True,)
 
 
 def why_not(context: ScriptContext) -> str:
@@ -184,7 +179,7 @@ LEVER = Lever(
     phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
     effect=Effect.ROUNDING,
     scope=Scope.STEP,
-    settings=settings,
+    settings=unless(why_not, True),
     gain_ratio=2.0,
     why_not=why_not,
     snippet=lambda _: (

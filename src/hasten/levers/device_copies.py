@@ -20,7 +20,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import Lever, one_of
+from hasten.lever import Lever, one_of, unless
 from hasten.loader import engine_for
 from hasten.loader.device.device import find_device, is_built
 from hasten.loader.device.staging import Staging
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import ScriptContext, Training
-
-
-def settings(context: ScriptContext) -> tuple[str, ...]:
-    """Return when copies may start: at the script's call, or when a batch arrives."""
-    return () if why_not(context) else ("call", "arrival")
 
 
 def why_not(context: ScriptContext) -> str:
@@ -95,7 +90,7 @@ LEVER = Lever(
     scope=Scope.PROCESS,  # what one step no longer waits for, the next one of the baseline would
     kind=str,
     validate=one_of("call", "arrival"),
-    settings=settings,
+    settings=unless(why_not, "call", "arrival"),
     gain_ratio=50.0,
     why_not=why_not,
     snippet=snippet,

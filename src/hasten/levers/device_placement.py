@@ -89,7 +89,7 @@ class Placement:
 
         A call that fails there is repeated on the CPU, where everything then continues.
         """
-        if not _has_state(module) or not self._is_there():
+        if next(_state(module), None) is None or not self._is_there():
             return call(args, kwargs)
         try:
             return self._call(module, call, args, kwargs)
@@ -199,10 +199,6 @@ def _is_tensor(value: Any) -> bool:
 def _state(module: Any) -> Iterator[Any]:
     yield from module.parameters()
     yield from module.buffers()
-
-
-def _has_state(module: Any) -> bool:
-    return next(_state(module), None) is not None
 
 
 def _move(module: Any, device: Any) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import COMPUTE, Lever
+from hasten.lever import COMPUTE, Lever, unless
 from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
@@ -24,17 +24,13 @@ if TYPE_CHECKING:
 _LEAST_RATIO = 1e-4  # some 150 cycles each, against one for any other number
 
 
-def settings(context: ScriptContext) -> tuple[bool, ...]:
-    """Return the one setting there is, where denormal numbers were seen."""
-    ratio = context.traits.denormal_ratio
-    return (True,) if ratio is not None and ratio >= _LEAST_RATIO else ()
-
-
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     ratio = context.traits.denormal_ratio
     if ratio is None:
         return "no torch optimizer was seen updating weights on the CPU"
+    if ratio >= _LEAST_RATIO:
+        return ""
     return f"{ratio:.3%} of weights, gradients and optimizer state are denormal numbers"
 
 
@@ -94,7 +90,7 @@ LEVER = Lever(
     effect=Effect.PRECISION,
     # What was flushed stays zero: after switching back, steps are not the script's own.
     scope=Scope.PROCESS,
-    settings=settings,
+    settings=unless(why_not, True),
     gain_ratio=10.0,
     epsilon_ratio=lambda _: 2.0**-23,
     why_not=why_not,

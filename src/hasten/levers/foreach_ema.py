@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import Lever
+from hasten.lever import Lever, unless
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
@@ -23,13 +23,10 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext, Training
 
 
-def settings(context: ScriptContext) -> tuple[bool, ...]:
-    """Return the one setting there is, where torch's own loop averages the weights."""
-    return (True,) if context.traits.averages_by_loop else ()
-
-
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
+    if context.traits.averages_by_loop:
+        return ""
     return "the script makes no AveragedModel with torch's get_ema_avg_fn"
 
 
@@ -90,7 +87,7 @@ LEVER = Lever(
     phases=frozenset({Phase.OTHER}),
     effect=Effect.ROUNDING,
     scope=Scope.STEP,
-    settings=settings,
+    settings=unless(why_not, True),
     gain_ratio=5.0,
     why_not=why_not,
     snippet=lambda _: (

@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import Lever
+from hasten.lever import Lever, unless
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ _WITH_FUSED_FORM = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 _SMALL_COUNT = 4096
 
 
-def settings(context: ScriptContext) -> tuple[bool, ...]:
-    """Return the one setting there is, for an optimizer of torch that loops over its tensors."""
-    own = context.traits.optimizer
-    takes = own.name in _NAMES and not _has_fused_form(context)
-    return (True,) if takes and not own.is_fused and not own.is_foreach else ()
-
-
 def _has_fused_form(context: ScriptContext) -> bool:
     """Return whether one kernel can do the whole update, which is faster than any list."""
     on_cpu = context.traits.model.device in (None, "cpu")
@@ -44,15 +37,17 @@ def _has_fused_form(context: ScriptContext) -> bool:
 
 
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
-    name = context.traits.optimizer.name
+    """Say why there is nothing to try; empty where there is."""
+    own = context.traits.optimizer
+    name = own.name
     if name is None:
         return "the script updates its weights by hand"
     if name not in _NAMES:
         return f"torch has no multi-tensor form of {name}"
     if _has_fused_form(context):
         return f"torch has a fused {name}, which is faster than lists of tensors"
-    return f"the script's {name} takes all tensors at once already"
+    at_once = own.is_fused or own.is_foreach
+    return f"the script's {name} takes all tensors at once already" if at_once else ""
 
 
 def promising(context: ScriptContext) -> bool:
@@ -126,7 +121,7 @@ LEVER = Lever(
     phases=frozenset({Phase.OPTIMIZER}),
     effect=Effect.ROUNDING,
     scope=Scope.STEP,
-    settings=settings,
+    settings=unless(why_not, True),
     gain_ratio=2.0,
     cures=frozenset({"per-parameter-loops"}),
     why_not=why_not,

@@ -36,19 +36,12 @@ _UNTOUCHED = ("none", "ieee")
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the narrower format of the model's device if the probe found it faster."""
-    kind, ratio = _kind(context), _ratio(context)
-    fits = (
-        kind is not None
-        and context.traits.model.dtype == "float32"
-        and context.traits.precision.matmul in (None, "highest")
-        and ratio is not None
-        and ratio >= _LEAST_RATIO
-    )
-    return (kind,) if kind is not None and fits else ()
+    kind = _kind(context)
+    return () if kind is None or why_not(context) else (kind,)
 
 
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try, with what the probe measured."""
+    """Say why there is nothing to try, with what the probe measured; empty where there is."""
     model, ratio = context.traits.model, _ratio(context)
     own = context.traits.precision.matmul or "highest"
     if model.device is None or model.dtype is None:
@@ -59,6 +52,8 @@ def why_not(context: ScriptContext) -> str:
         return f"the script sets the precision of float32 products itself ({own})"
     if ratio is None:
         return f"reduced-precision products were not timed on this {model.device}"
+    if ratio >= _LEAST_RATIO:
+        return ""
     return f"float32 products are only {ratio:.2f}x faster with {_kind(context)} here"
 
 

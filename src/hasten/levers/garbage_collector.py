@@ -18,7 +18,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from hasten.compile.own_code import mention
-from hasten.lever import STEP, Lever, at_least
+from hasten.lever import STEP, Lever, at_least, unless
 from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
@@ -60,22 +60,14 @@ def _own(context: ScriptContext) -> str:
     return _set_by_the_script(own.is_enabled, own.threshold_count, own.frozen_count)
 
 
-def settings(context: ScriptContext) -> tuple[int, ...]:
-    """Return factors for the first threshold, where collections take enough of a step."""
-    share = _share_ratio(context)
-    if share is None or share < _LEAST_SHARE_RATIO or _own(context):
-        return ()
-    return (10, 1)
-
-
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     if own := _own(context):
         return own
     share = _share_ratio(context)
     if share is None:
         return "the collections of a step were not timed"
-    return f"garbage collections take {share:.1%} of a step"
+    return "" if share >= _LEAST_SHARE_RATIO else f"garbage collections take {share:.1%} of a step"
 
 
 def forecast(context: ScriptContext, factor: int) -> float | None:
@@ -173,7 +165,7 @@ LEVER = Lever(
     scope=Scope.PROCESS,
     kind=int,
     validate=at_least(1),
-    settings=settings,
+    settings=unless(why_not, 10, 1),
     gain_ratio=2.0,
     why_not=why_not,
     snippet=_snippet,

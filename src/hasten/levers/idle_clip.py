@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.compile.fit import plain_surroundings
-from hasten.lever import Lever
+from hasten.lever import Lever, unless
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
@@ -25,16 +25,13 @@ _SEAM = "_clip_grads_with_norm_"  # looked up at each call, so imports by name a
 _SELDOM_RATIO = 0.1
 
 
-def settings(context: ScriptContext) -> tuple[bool, ...]:
-    """Return the one setting there is, where some clippings leave the gradients as they are."""
-    return (True,) if (context.traits.idle_clip_ratio or 0.0) > _SELDOM_RATIO else ()
-
-
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     ratio = context.traits.idle_clip_ratio
     if ratio is None:
         return "no call of torch's clip_grad_norm_ was seen"
+    if ratio > _SELDOM_RATIO:
+        return ""
     return f"{1 - ratio:.0%} of the calls of clip_grad_norm_ do scale the gradients"
 
 
@@ -92,7 +89,7 @@ LEVER = Lever(
     phases=frozenset({Phase.OTHER}),
     effect=Effect.EXACT,
     scope=Scope.STEP,
-    settings=settings,
+    settings=unless(why_not, True),
     gain_ratio=1.6,
     why_not=why_not,
     snippet=lambda _: (

@@ -14,7 +14,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import COMPUTE_AND_DATA, Lever
+from hasten.lever import COMPUTE_AND_DATA, Lever, unless
 from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
@@ -28,13 +28,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MMAP_BYTES, _LEAST_MMAP_BYTES, _TRIM_BYTES = 1 << 30, 32 << 20, (1 << 31) - 1
 
 
-def settings(context: ScriptContext) -> tuple[bool, ...]:
-    """Return the one setting there is, where steps fault enough pages in."""
-    return () if why_not(context) else (True,)
-
-
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     if sys.platform != "linux":
         return "it is a setting of glibc on Linux"
     if other := _other_allocator(True, context.traits):
@@ -81,7 +76,7 @@ LEVER = Lever(
     phases=COMPUTE_AND_DATA,
     effect=Effect.EXACT,
     scope=Scope.LAUNCH,
-    settings=settings,
+    settings=unless(why_not, True),
     gain_ratio=3.0,
     why_not=why_not,
     snippet=lambda _: (

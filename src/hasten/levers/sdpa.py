@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.compile.own_code import mention
-from hasten.lever import Lever, undo_all
+from hasten.lever import Lever, undo_all, unless
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS = ("attentions", "output_attentions")
 _WHY_NOT = {
+    "eager": "",
     "eager alone": "the model has no other attention than its eager one",
     "weights": "the script asks for the attention weights, which the fused kernel never has",
     "sdpa": "the model uses scaled_dot_product_attention already",
@@ -32,13 +33,8 @@ _WHY_NOT = {
 }
 
 
-def settings(context: ScriptContext) -> tuple[bool, ...]:
-    """Return the one setting there is, for models whose eager attention can be replaced."""
-    return (True,) if context.traits.model.attention == "eager" else ()
-
-
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     name = context.traits.model.attention
     if name is None:
         return "no transformers model was seen; other attention cannot be replaced from outside"
@@ -147,7 +143,7 @@ LEVER = Lever(
     phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
     effect=Effect.DISTRIBUTION,
     scope=Scope.STEP,
-    settings=settings,
+    settings=unless(why_not, True),
     gain_ratio=2.0,
     why_not=why_not,
     snippet=lambda _: 'model.set_attn_implementation("sdpa")',

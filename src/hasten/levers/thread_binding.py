@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.lever import COMPUTE, Lever, one_of
+from hasten.lever import COMPUTE, Lever, one_of, unless
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
@@ -30,11 +30,6 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _CPUS, _TASKS = Path("/sys/devices/system/cpu"), Path("/proc/self/task")
 _RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 _EVERY_COUNT = 64  # root calls between two looks at the team, after the first few
-
-
-def settings(context: ScriptContext) -> tuple[str, ...]:
-    """Return the one setting there is, where each thread can have a core of the job alone."""
-    return () if why_not(context) else ("cores",)
 
 
 def why_not(context: ScriptContext) -> str:
@@ -185,7 +180,7 @@ LEVER = Lever(
     scope=Scope.PROCESS,
     kind=str,
     validate=one_of("cores"),
-    settings=settings,
+    settings=unless(why_not, "cores"),
     gain_ratio=1.5,
     shares_cpus=True,
     why_not=why_not,

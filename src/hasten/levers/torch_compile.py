@@ -18,18 +18,13 @@ from typing import TYPE_CHECKING
 
 from hasten.compile.graph import inductor
 from hasten.compile.twins import PATIENCE_COUNT, Twins
-from hasten.lever import Lever, one_of
+from hasten.lever import Lever, one_of, unless
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import ScriptContext, Training
-
-
-def settings(context: ScriptContext) -> tuple[str, ...]:
-    """Return the mode of torch.compile that is worth its time."""
-    return () if why_not(context) else ("default",)
 
 
 def why_not(context: ScriptContext) -> str:
@@ -73,7 +68,7 @@ LEVER = Lever(
     scope=Scope.PROCESS,  # switching back forgets what took long to compile
     kind=str,
     validate=one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
-    settings=settings,
+    settings=unless(why_not, "default"),
     gain_ratio=2.0,
     why_not=why_not,
     snippet=snippet,

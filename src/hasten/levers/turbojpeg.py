@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from hasten.lever import Lever, undo_all
+from hasten.lever import Lever, undo_all, unless
 from hasten.loader import engine_for
 from hasten.loader.sources.decode import TurboWorkers, install_turbo
 from hasten.records import Effect, Phase, Scope
@@ -30,20 +30,14 @@ def _missing() -> list[str]:
     return [name for module, name in libraries.items() if not importlib.util.find_spec(module)]
 
 
-def settings(context: ScriptContext) -> tuple[bool, ...]:
-    """Return the one setting there is, where both libraries exist and a loader feeds the loop."""
-    loader = context.traits.loader
-    opens = loader is not None and loader.opens_images is not False
-    return (True,) if opens and not _missing() else ()
-
-
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     if missing := _missing():
         return f"{' and '.join(missing)} cannot be imported (pip install {' '.join(missing)})"
     if context.traits.loader is None:
         return "the loop takes its batches from no DataLoader"
-    return "no image file was opened with Pillow"
+    opens = context.traits.loader.opens_images is not False
+    return "" if opens else "no image file was opened with Pillow"
 
 
 def promising(context: ScriptContext) -> bool:
@@ -65,7 +59,7 @@ LEVER = Lever(
     phases=frozenset({Phase.DATA}),
     effect=Effect.EXACT,
     scope=Scope.PROCESS,
-    settings=settings,
+    settings=unless(why_not, True),
     gain_ratio=1.3,
     why_not=why_not,
     snippet=lambda _: (

@@ -36,17 +36,11 @@ def _view(loader: Any, worker_count: int, **overrides: Any) -> LoaderView:
     return LoaderView(
         loader,
         num_workers=worker_count,
-        # torch draws a base seed from here, and not from the script's generators
-        generator=torch.Generator(device=_default_device()),
+        # Torch draws a base seed from here, not from the script's generators, and into new tensors:
+        # a generator on another device than theirs cannot fill them.
+        generator=torch.Generator(device=torch.get_default_device()),
         **overrides,
     )
-
-
-def _default_device() -> Any:
-    """Return where torch makes new tensors: a generator on another device cannot fill them."""
-    import torch
-
-    return torch.get_default_device() if hasattr(torch, "get_default_device") else "cpu"
 
 
 def make_front(loader: Any) -> Any:

@@ -49,7 +49,7 @@ class Finding:
     """A named, measured reason for lost time.
 
     Attributes:
-        name: its id, such as `few-workers`; never renamed.
+        name: its id, that of its symptom, such as `few-workers`; never renamed.
         share: share of the step that it costs (0.2 is 20%) with its 95% interval; None where it
             costs something that no share can express, such as memory or trust.
         message: what was measured, in one sentence with its figures.
@@ -59,9 +59,9 @@ class Finding:
         places: the lines in question, most important first.
     """
 
-    name: str
     message: str
     remedy: str
+    name: str = ""
     share: Interval | None = None
     phase: Phase | None = None
     lever: str | None = None

@@ -1,4 +1,4 @@
-"""What `hasten doctor` says about a machine: text for people, a document for programs."""
+"""What `hasten doctor` says about a machine, in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import textwrap
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-import msgspec
 from rich.text import Text
 
 from hasten.units import counted, percent, size
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 _WIDTH = 80
 _INDENT = 10
 _UNKNOWN = "unknown"
-
-
-def document(machine: Machine) -> dict[str, object]:
-    """Return the machine as plain values for JSON; unknown values are null."""
-    return {"schema": 1, "machine": msgspec.to_builtins(machine)}
 
 
 def render(machine: Machine) -> RenderableType:

@@ -6,13 +6,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from hasten.report.document import utf8
+from hasten.report.wording import PASSED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tomlkit.items import Table
 
-    from hasten.records import Gate, Plan, Tuning
+    from hasten.records import Plan, Tuning
 
 
 class State(StrEnum):
@@ -77,7 +78,7 @@ def evidence_table(tuning: Tuning) -> Table:
         table.add("speedup", inline)
     table.add("effect", tuning.proof.effect.value)
     gates = tomlkit.array()
-    gates.extend(_gate(gate) for gate in tuning.proof.gates)
+    gates.extend(utf8(f"{PASSED[g.passed]}: {g.name}: {g.message}") for g in tuning.proof.gates)
     table.add("gates", gates.multiline(multiline=len(gates) > 1))
     return table
 
@@ -99,8 +100,3 @@ def doubt(state: State | None, plan: Plan) -> str:
     if state is not State.UNPROVED:
         return ""
     return "This plan is empty, since its search did not come to its end: run `hasten tune` again."
-
-
-def _gate(gate: Gate) -> str:
-    verdict = {True: "passed", False: "failed", None: "open"}[gate.passed]
-    return utf8(f"{verdict}: {gate.name}: {gate.message}")

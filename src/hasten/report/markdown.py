@@ -10,18 +10,16 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from hasten.records import Outcome, Phase
-from hasten.report import findings, text
-from hasten.report.wording import EFFECTS, command_line, granted, interval
-from hasten.units import duration, percent
+from hasten.records import Outcome
+from hasten.report import findings, steps, text
+from hasten.report.wording import EFFECTS, PASSED, command_line, granted, interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from hasten.records import Finding, Machine, Place, Profile, Tuning
+    from hasten.records import Finding, Machine, Place, Tuning
 
-PASSED = {True: "passed", False: "**failed**", None: "open"}
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|~])")
 _LINKING = re.compile(r"([@#])(?=\w)|(?<=\w)(#)(?=\d)")
 
@@ -126,21 +124,9 @@ def _plan(tuning: Tuning) -> list[str]:
 def _phases(tuning: Tuning) -> list[str]:
     profiles = [one for one in (tuning.baseline, tuning.tuned) if one is not None]
     head = ["phase", "before", "share", "after", "share"][: 1 + 2 * len(profiles)]
-    rows = [
-        [str(phase), *_cells(profiles, phase)]
-        for phase in Phase
-        if phase.in_step and any(one.phase_s.get(phase) for one in profiles)
-    ]
-    total = ["**mean step**"]
-    for one in profiles:
-        total += [f"**{duration(one.mean_step_s)}**", ""]
-    return _table(head, [*rows, total], numbers=len(head) - 1)
-
-
-def _cells(profiles: Sequence[Profile], phase: Phase) -> Iterator[str]:
-    for one in profiles:
-        yield duration(one.phase_s.get(phase, 0.0))
-        yield percent(one.share_ratio(phase))
+    *rows, total = steps.phase_rows(*profiles)
+    bold = [cell and f"**{cell}**" for cell in total]
+    return _table(head, [*rows, bold], numbers=len(head) - 1)
 
 
 def _findings(tuning: Tuning) -> list[str]:
@@ -169,7 +155,8 @@ def _place(place: Place, cwd: str) -> str:
 
 
 def _gates(tuning: Tuning) -> list[str]:
-    rows = ((PASSED[g.passed], escaped(g.name), escaped(g.message)) for g in tuning.proof.gates)
+    bold = PASSED | {False: "**failed**"}
+    rows = ((bold[g.passed], escaped(g.name), escaped(g.message)) for g in tuning.proof.gates)
     return _table(("gate", "name", "measured"), rows)
 
 
@@ -204,7 +191,7 @@ def _commands(tuning: Tuning, plan_path: Path, snippets: Mapping[str, str]) -> l
 def _others(tuning: Tuning) -> list[str]:
     rows = (
         (
-            code(row.lever if row.setting is None else f"{row.lever}={row.setting}"), row.outcome,
+            code(text.setting(row)), row.outcome,
             interval(row.speedup) if row.speedup else "", escaped(row.why),
         )
         for row in tuning.levers

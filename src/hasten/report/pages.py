@@ -6,7 +6,7 @@ They are the files in `docs/findings`; a wheel has a copy of that folder inside 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.markdown import Markdown
@@ -16,20 +16,12 @@ from hasten.errors import UsageError
 from hasten.report.layout import facts, prose, section
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable
 
     from rich.console import RenderableType
 
 _IN_WHEEL = Path(__file__).with_name("findings_pages")
 _IN_CHECKOUT = Path(__file__).parents[3] / "docs" / "findings"
-
-
-class Titled(Protocol):
-    """What the list needs from a symptom."""
-
-    @property
-    def title(self) -> str:
-        """How users describe the symptom, in a few words."""
 
 
 def folder() -> Path:
@@ -55,19 +47,19 @@ def command(name: str) -> str:
     return f"hasten findings {name}"
 
 
-def render_titles(symptoms: Mapping[str, Titled]) -> Group:
+def render_titles(names: Iterable[str]) -> Group:
     """List what hasten can find, by name."""
-    rows = [(name, symptom.title) for name, symptom in symptoms.items()]
+    rows = [(name, title(name)) for name in names]
     return Group(*facts(rows), *section("One page", prose(command("NAME"))))
 
 
-def render_page(symptoms: Mapping[str, Titled], name: str) -> RenderableType:
+def render_page(names: Collection[str], name: str) -> RenderableType:
     """Show the page of one finding.
 
     Raises:
         UsageError: there is no finding of that name, or its page was not installed.
     """
-    if name not in symptoms:
+    if name not in names:
         raise UsageError(
             f"There is no finding called {name}.", remedy="List them: `hasten findings`."
         )

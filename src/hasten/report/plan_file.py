@@ -162,7 +162,7 @@ def read_plan(path: Path) -> SavedPlan:
     saved = SavedPlan(
         plan=_plan(path, _table(path, content, "plan", required=True)),
         machine=_table(path, content, "machine"),
-        command=_argv(path, command),
+        command=_texts(path, command, "argv"),
         entry=_entry(path, command),
         envelope=read_envelope(path, _table(path, content, "guard")),
         state=read_state(_table(path, content, "evidence")),
@@ -309,10 +309,6 @@ def _plan(path: Path, table: Mapping[str, Any]) -> Plan:
             )
     applied = ((name, setting) for name, setting in table.items() if setting is not False)
     return Plan(tuple(sorted(applied)))
-
-
-def _argv(path: Path, command: Mapping[str, Any]) -> tuple[str, ...]:
-    return _texts(path, command, "argv")
 
 
 def _texts(path: Path, table: Mapping[str, Any], name: str) -> tuple[str, ...]:

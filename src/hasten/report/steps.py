@@ -33,8 +33,12 @@ PLACES = {
 
 def speed(profile: Profile) -> str:
     """Say how fast the training is."""
-    rate = f"{significant(profile.samples_per_s)} {profile.sample_unit}/s"
-    return f"{duration(profile.mean_step_s)} a step, {rate}"
+    return f"{duration(profile.mean_step_s)} a step, {rate(profile)}"
+
+
+def rate(profile: Profile) -> str:
+    """Say how many samples a second holds."""
+    return f"{significant(profile.samples_per_s)} {profile.sample_unit}/s"
 
 
 def bottleneck(profile: Profile) -> str:
@@ -114,19 +118,24 @@ def phases(profile: Profile) -> Table:
     return table
 
 
+def phase_rows(*profiles: Profile) -> list[list[str]]:
+    """Return each phase that occurs, with its time and share in each profile; the sum is last."""
+    rows = [[str(phase)] for phase in _occurring(*profiles)]
+    for one in profiles:
+        for row in rows:
+            phase = Phase(row[0])
+            row += [duration(one.phase_s.get(phase, 0.0)), percent(one.share_ratio(phase))]
+    total = [cell for one in profiles for cell in (duration(one.mean_step_s), "")]
+    return [*rows, ["mean step", *total]]
+
+
 def phases_before_and_after(before: Profile, after: Profile) -> Table:
     """List the phases of a step before and after."""
     table = _table("phase", "before", "share", "after", "share")
-    for phase in _occurring(before, after):
-        cells = []
-        for profile in (before, after):
-            cells += [
-                duration(profile.phase_s.get(phase, 0.0)),
-                percent(profile.share_ratio(phase)),
-            ]
-        table.add_row(Text(phase), *(Text(cell) for cell in cells))
-    totals = [duration(before.mean_step_s), "", duration(after.mean_step_s), ""]
-    table.add_row(Text("mean step", "bold"), *(Text(cell, "bold") for cell in totals))
+    *rows, total = phase_rows(before, after)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    table.add_row(*(Text(cell, "bold") for cell in total))
     return table
 
 

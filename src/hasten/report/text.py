@@ -11,7 +11,7 @@ from rich.text import Text
 from hasten.records import Outcome, Reason
 from hasten.report import findings, steps
 from hasten.report.layout import WIDTH, bullets, facts, heading, indented, prose, section
-from hasten.report.wording import EFFECTS, command_line, continued, granted, interval
+from hasten.report.wording import EFFECTS, PASSED, command_line, continued, granted, interval, maths
 from hasten.units import duration, percent, times
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ STYLES = {
     Outcome.FAILED: "red",
     Outcome.DROPPED: "dim",
 }
-PASSED = {True: "passed", False: "failed", None: "open"}
 # Why something faster is not in the plan.
 _LOST = {
     Reason.UNPROVED: "what was faster could not be proved",
@@ -223,15 +222,10 @@ def setting(row: LeverReport) -> str:
 
 
 def _maths(tuning: Tuning) -> list[RenderableType]:
-    effect = tuning.proof.effect
     if not tuning.plan.settings and not tuning.proof.gates:
         return []
     rows = [(PASSED[gate.passed], f"{gate.name}: {gate.message}") for gate in tuning.proof.gates]
-    if not rows:
-        return [prose(f"{effect}: {EFFECTS[effect]}. No gate was run.")]
-    counts = Counter(verdict for verdict, _ in rows)
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    return [prose(f"{effect}: {EFFECTS[effect]}. Gates: {verdicts}."), *facts(rows)]
+    return [prose(maths(tuning.proof)), *facts(rows)]
 
 
 def trust(tuning: Tuning) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from hasten.units import times
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hasten.records import Interval, Workload
+    from hasten.records import Interval, Proof, Workload
 
 PLAN_NAME = "hasten.toml"
 
@@ -30,6 +31,7 @@ ASSUMPTIONS = {
 }
 
 SAYS_NOTHING_RATIO = 1000.0
+PASSED = {True: "passed", False: "failed", None: "open"}
 
 
 def interval(ratio: Interval) -> str:
@@ -44,6 +46,14 @@ def interval(ratio: Interval) -> str:
     if ratio.high_ratio / ratio.low_ratio >= SAYS_NOTHING_RATIO:
         return f"{times(ratio.mid_ratio)} (too few pairs)"
     return f"{times(ratio.mid_ratio)} ({times(ratio.low_ratio)} to {times(ratio.high_ratio)})"
+
+
+def maths(proof: Proof) -> str:
+    """Say what a plan does to the numbers, and how many gates said so."""
+    counts = Counter(PASSED[gate.passed] for gate in proof.gates)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    gates = f"Gates: {told}." if told else "No gate was run."
+    return f"{proof.effect}: {EFFECTS[proof.effect]}. {gates}"
 
 
 def granted(assumed: Iterable[str]) -> list[str]:

@@ -46,14 +46,6 @@ class Price:
     launch_count: int = 0
 
 
-def _by_switch(asked: Proposal) -> Price:
-    return Price(launch_count=1 if asked.scope == "launch" else 0)
-
-
-def _forever(asked: Proposal) -> float:
-    return inf
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetLimits:
     """What a search may spend; the default is everything.
@@ -66,8 +58,10 @@ class BudgetLimits:
         ended: somebody ended the search.
     """
 
-    price: Callable[[Proposal], Price] = _by_switch
-    left_s: Callable[[Proposal], float] = _forever
+    price: Callable[[Proposal], Price] = lambda asked: Price(
+        launch_count=int(asked.scope == "launch")
+    )
+    left_s: Callable[[Proposal], float] = lambda asked: inf
     launches_left: float = inf
     weighed_s: float = inf
     ended: bool = False

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hasten.records import Plan
-    from hasten.search.budget_limits import BudgetLimits, Refusal
+    from hasten.search.budget_limits import BudgetLimits
     from hasten.search.candidate import Candidate
     from hasten.search.proposal import AcceptanceCriteria
     from hasten.search.strategy import SearchStrategy
@@ -119,12 +119,8 @@ def _why_passed_over(candidate: Candidate, strategy: SearchStrategy) -> str:
     """Return why the last race about a candidate was not run, empty where it was."""
     if candidate.lever in strategy.bounded:
         return strategy.bounded[candidate.lever]
-    about = [refusal for refusal in strategy.refused if _is_about(refusal, candidate)]
+    about = [one for one in strategy.refused if one.asked.lever == candidate.lever]
     return about[-1].message if about else ""
-
-
-def _is_about(refusal: Refusal, candidate: Candidate) -> bool:
-    return refusal.asked.lever == candidate.lever
 
 
 def _report(

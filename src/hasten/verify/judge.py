@@ -56,7 +56,7 @@ class Judge:
                 self.plan, self.fails_alone = Plan(), True
                 return own
             lever = _gravest(self.plan)
-            self.rejected[lever] = _why_failed(proof)
+            self.rejected[lever] = next(g.message for g in proof.gates if g.passed is False)
             self.plan = self.plan.without(lever)
         doubtful = list(self.rejected)[:-1]
         if again := self._readmit(plan, doubtful):
@@ -85,7 +85,3 @@ class Judge:
 def _gravest(plan: Plan) -> str:
     """Return the lever of a plan that may change the most."""
     return max(lookup(plan), key=lambda pair: pair[0].effect.severity_index)[0].name
-
-
-def _why_failed(proof: Proof) -> str:
-    return next(gate.message for gate in proof.gates if gate.passed is False)

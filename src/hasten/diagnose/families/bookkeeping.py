@@ -42,7 +42,6 @@ def _per_parameter_loops(case: Case) -> Finding | None:
     tensors_count = max(loop["tensors_count"] for loop in loops)
     is_optimizer = fmean(in_optimizer_s or [0.0]) >= fmean(by_hand_s or [0.0])
     return Finding(
-        name="per-parameter-loops",
         share=share,
         phase=Phase.OPTIMIZER if is_optimizer else Phase.OTHER,
         message=(
@@ -94,7 +93,6 @@ def _step_reporting(case: Case) -> Finding | None:
         return None
     count = case.found.get("bookkeeping.reports_count", 0.0)
     return Finding(
-        name="step-reporting",
         share=share,
         message=(
             "The script reports (print, progress bars, loggers, .item()) in "
@@ -131,7 +129,6 @@ def _debug_mode(case: Case) -> Finding | None:
         return None
     cost = f": at least {percent(share.mid_ratio)} of a step" if share else ""
     return Finding(
-        name="debug-mode",
         share=share,
         message=f"The script debugs while it trains, {' and '.join(on)}{cost}.",
         remedy="Switch them off: torch.autograd.set_detect_anomaly(False), no profiler.",
@@ -151,17 +148,7 @@ def _debug_share(case: Case) -> Interval | None:
 
 
 SYMPTOMS = (
-    Symptom(
-        name="per-parameter-loops",
-        title="The optimizer takes as long as the model",
-        find=_per_parameter_loops,
-        on_host=True,
-    ),
-    Symptom(
-        name="step-reporting",
-        title="Printing and logging in each step",
-        find=_step_reporting,
-        on_host=True,
-    ),
-    Symptom(name="debug-mode", title="Everything is several times slower", find=_debug_mode),
+    Symptom(name="per-parameter-loops", find=_per_parameter_loops, on_host=True),
+    Symptom(name="step-reporting", find=_step_reporting, on_host=True),
+    Symptom(name="debug-mode", find=_debug_mode),
 )

@@ -34,7 +34,6 @@ def _recompiles(case: Case) -> Finding | None:
         message += f" ({reason})"
     message += ", then gave up: what it was to compile runs eagerly." if gave_up else "."
     return Finding(
-        name="recompiles",
         share=share if goes_on else None,
         message=message,
         remedy=(
@@ -65,7 +64,6 @@ def _graph_breaks(case: Case) -> Finding | None:
     lines = counted(count, "line")
     reason = case.found.get("compiling.break_reason", "").rstrip(".")
     return Finding(
-        name="graph-breaks",
         share=share,
         message=(
             f"Compiled graphs break at {lines}; what comes between a break and the next graph "
@@ -87,7 +85,6 @@ def _compile_no_gain(case: Case) -> Finding | None:
     if share.low_ratio < _NO_GAIN_RATIO:
         return None
     return Finding(
-        name="compile-no-gain",
         share=share,
         message=(
             f"Guards and wrappers around the compiled code take {percent(share.mid_ratio)} of a "
@@ -101,11 +98,7 @@ def _compile_no_gain(case: Case) -> Finding | None:
 
 
 SYMPTOMS = (
-    Symptom(name="recompiles", title="torch.compile recompiles again and again", find=_recompiles),
-    Symptom(name="graph-breaks", title="torch.compile is hardly faster", find=_graph_breaks),
-    Symptom(
-        name="compile-no-gain",
-        title="torch.compile is slower than eager",
-        find=_compile_no_gain,
-    ),
+    Symptom(name="recompiles", find=_recompiles),
+    Symptom(name="graph-breaks", find=_graph_breaks),
+    Symptom(name="compile-no-gain", find=_compile_no_gain),
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.costs import places_of
 from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.symptom import Symptom
-from hasten.records import LEAST_RATIO, Finding, Place
+from hasten.records import LEAST_RATIO, Finding
 from hasten.units import percent, size
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ def _seen(case: Case, kind: str) -> tuple[Interval, Mapping[str, Any]] | None:
     return share, told or {}
 
 
-def _places(told: Mapping[str, Any]) -> tuple[Place, ...]:
-    return tuple(Place(path=line["path"], line=line["line"]) for line in told["lines"])
-
-
 def _pinned_memory_missing(case: Case) -> Finding | None:
     """Find copies from pageable memory."""
     seen = _seen(case, "pageable")
@@ -37,12 +34,11 @@ def _pinned_memory_missing(case: Case) -> Finding | None:
         return None
     share, told = seen
     return Finding(
-        name="pinned-memory-missing",
         share=share,
         message=f"Copies of {size(int(told['step_bytes']))} a step to the accelerator start in "
         f"memory that is not pinned: the copies alone take {percent(share.mid_ratio)} of a step.",
         remedy="Give the DataLoader pin_memory=True and copy with non_blocking=True.",
-        places=_places(told),
+        places=places_of(told["lines"]),
     )
 
 
@@ -53,12 +49,11 @@ def _blocking_copies(case: Case) -> Finding | None:
         return None
     share, told = seen
     return Finding(
-        name="blocking-copies",
         share=share,
         message=f"The loop waits for copies of {size(int(told['step_bytes']))} a step to the "
         f"accelerator, although their memory is pinned: {percent(share.mid_ratio)} of a step.",
         remedy="Copy with non_blocking=True.",
-        places=_places(told),
+        places=places_of(told["lines"]),
     )
 
 
@@ -67,12 +62,11 @@ def _pinned_memory_useless(case: Case) -> Finding | None:
     if (seen := _seen(case, "pinning")) is not None:
         share, told = seen
         return Finding(
-            name="pinned-memory-useless",
             share=share,
             message=f"The loop pins {size(int(told['step_bytes']))} a step by hand, which takes "
             f"{percent(share.mid_ratio)} of it.",
             remedy="Leave out .pin_memory(), and give the DataLoader pin_memory=True.",
-            places=_places(told),
+            places=places_of(told["lines"]),
         )
     run_s, wall_s = (case.found.get(f"copies.pinner_{key}") for key in ("run_s", "wall_s"))
     if case.found.get("copies.copy_count") or run_s is None or not wall_s:
@@ -81,7 +75,6 @@ def _pinned_memory_useless(case: Case) -> Finding | None:
     if ratio < LEAST_RATIO:
         return None
     return Finding(
-        name="pinned-memory-useless",
         message=f"A thread pins every batch and is busy for {percent(ratio)} of the time, but no "
         "batch is copied to an accelerator.",
         remedy="Leave out pin_memory=True.",
@@ -89,19 +82,7 @@ def _pinned_memory_useless(case: Case) -> Finding | None:
 
 
 SYMPTOMS = (
-    Symptom(
-        name="pinned-memory-missing",
-        title="The accelerator waits for every copy of a batch",
-        find=_pinned_memory_missing,
-    ),
-    Symptom(
-        name="blocking-copies",
-        title="pin_memory=True changed nothing",
-        find=_blocking_copies,
-    ),
-    Symptom(
-        name="pinned-memory-useless",
-        title="pin_memory makes it slower",
-        find=_pinned_memory_useless,
-    ),
+    Symptom(name="pinned-memory-missing", find=_pinned_memory_missing),
+    Symptom(name="blocking-copies", find=_blocking_copies),
+    Symptom(name="pinned-memory-useless", find=_pinned_memory_useless),
 )

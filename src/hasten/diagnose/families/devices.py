@@ -27,7 +27,6 @@ def _accelerator_unused(case: Case) -> Finding | None:
     if not is_worth_telling(share):
         return None
     return Finding(
-        name="accelerator-unused",
         share=share,
         message=f"The model is on the CPU, which computes for {percent(share.mid_ratio)} of a "
         f"step, and {', '.join(torch.accelerators) or torch.accelerator} has nothing to do.",
@@ -35,10 +34,4 @@ def _accelerator_unused(case: Case) -> Finding | None:
     )
 
 
-SYMPTOMS = (
-    Symptom(
-        name="accelerator-unused",
-        title="The GPU has nothing to do",
-        find=_accelerator_unused,
-    ),
-)
+SYMPTOMS = (Symptom(name="accelerator-unused", find=_accelerator_unused),)

@@ -37,7 +37,6 @@ def _graph_kept_alive(case: Case) -> Finding | None:
     grown_bytes = max(0.0, (resident[-1] - resident[0]) / max(1, len(resident) - 1))
     holder = case.found.get("growth.holder")
     return Finding(
-        name="graph-kept-alive",
         message=(
             f"Each step leaves {per_step:.3g} nodes of autograd's graph alive"
             + (f", and {size(grown_bytes)} of memory" if grown_bytes else "")
@@ -89,9 +88,7 @@ def _growing_steps(case: Case) -> Finding | None:
     Machine load drifts, too, so the time the loop's thread waited for a CPU is left out, and
     its CPU time must grow as well.
     """
-    watched = set(case.found.get("operations.steps", ()))
-    quiet = [i for i in range(len(case.steps)) if i not in watched]
-    cpu_s = case.found.get("growth.cpu_s", ())
+    quiet, cpu_s = case.quiet, case.found.get("growth.cpu_s", ())
     if len(quiet) < _LEAST_STEPS_COUNT or len(cpu_s) < len(case.steps):
         return None
     steps = [case.steps[i] for i in quiet]
@@ -108,7 +105,6 @@ def _growing_steps(case: Case) -> Finding | None:
         return None
     growth_s = (blocks[-1] - blocks[0]) * fmean(step.sample_count for step in steps)
     return Finding(
-        name="growing-steps",
         share=Interval(low_ratio=low, mid_ratio=middle, high_ratio=high),
         message=(
             f"Over {len(values)} steps of the same work a step grew by {duration(growth_s)}, "
@@ -179,10 +175,6 @@ def _grown_phase(steps: Sequence[Step]) -> str:
 
 
 SYMPTOMS = (
-    Symptom(
-        name="graph-kept-alive",
-        title="Memory grows until it runs out",
-        find=_graph_kept_alive,
-    ),
-    Symptom(name="growing-steps", title="It gets slower and slower", find=_growing_steps),
+    Symptom(name="graph-kept-alive", find=_graph_kept_alive),
+    Symptom(name="growing-steps", find=_growing_steps),
 )

@@ -26,15 +26,12 @@ def _kind_s(case: Case, *kinds: str) -> float:
     return ratio * (fetch_s(case) or 0.0) / item_count
 
 
-def _work(
-    case: Case, name: str, kinds: tuple[str, ...], *, message: str, remedy: str
-) -> Finding | None:
+def _work(case: Case, kinds: tuple[str, ...], *, message: str, remedy: str) -> Finding | None:
     """Return the finding for some kinds of work, if the loop waits for them."""
     share = part_of(case, *kinds)
     if not is_worth_telling(share):
         return None
     return Finding(
-        name=name,
         share=share,
         message=message.format(
             each=duration(_kind_s(case, *kinds)), share=percent(share.mid_ratio)
@@ -50,7 +47,6 @@ def _per_sample_transforms(case: Case) -> Finding | None:
         return None
     return _work(
         case,
-        "per-sample-transforms",
         ("transforms", "own"),
         message="Transforms take {each} per sample, and the loop waits {share} of a step for it.",
         remedy=(
@@ -64,7 +60,6 @@ def _slow_decode(case: Case) -> Finding | None:
     """Find decoding of images and other compressed data, by the time it takes."""
     return _work(
         case,
-        "slow-decode",
         ("decode",),
         message="Decoding takes {each} per sample, and the loop waits {share} of a step for it.",
         remedy=(
@@ -87,7 +82,6 @@ def _repeated_decode(case: Case) -> Finding | None:
         return None
     what = "with the same bytes" if same else "decoded anew, with other bytes in the end"
     return Finding(
-        name="repeated-decode",
         share=share,
         message=(
             f"{same_count if same else again_count} of {again_count} samples that were watched "
@@ -105,7 +99,6 @@ def _random_access_store(case: Case) -> Finding | None:
     """Find single rows read from a store designed for columns or chunks."""
     return _work(
         case,
-        "random-access-store",
         ("store",),
         message=(
             "Reading single rows from a table or chunked store takes {each} for each sample, "
@@ -122,7 +115,6 @@ def _slow_storage(case: Case) -> Finding | None:
     """Find batches that wait for storage or the network."""
     return _work(
         case,
-        "slow-storage",
         ("storage",),
         message=(
             "Each sample sleeps {each} in the kernel until its bytes arrive, "
@@ -136,25 +128,9 @@ def _slow_storage(case: Case) -> Finding | None:
 
 
 SYMPTOMS = (
-    Symptom(
-        name="per-sample-transforms",
-        title="Augmentation cannot keep up",
-        find=_per_sample_transforms,
-    ),
-    Symptom(name="slow-decode", title="Decoding images is the bottleneck", find=_slow_decode),
-    Symptom(
-        name="repeated-decode",
-        title="The second epoch is as slow as the first",
-        find=_repeated_decode,
-    ),
-    Symptom(
-        name="random-access-store",
-        title="Reading rows from HDF5 or a data frame is slow",
-        find=_random_access_store,
-    ),
-    Symptom(
-        name="slow-storage",
-        title="Neither processor nor accelerator is busy",
-        find=_slow_storage,
-    ),
+    Symptom(name="per-sample-transforms", find=_per_sample_transforms),
+    Symptom(name="slow-decode", find=_slow_decode),
+    Symptom(name="repeated-decode", find=_repeated_decode),
+    Symptom(name="random-access-store", find=_random_access_store),
+    Symptom(name="slow-storage", find=_slow_storage),
 )

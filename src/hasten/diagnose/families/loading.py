@@ -84,7 +84,6 @@ def _few_workers(case: Case) -> Finding | None:
     need = max(count + 1, ceil(made_s / max(batch_s - wait_s, made_s / cores)))
     who = f"{count} busy workers" if count > 1 else "one busy worker" if count else "the loop"
     return Finding(
-        name="few-workers",
         share=share,
         message=(
             f"The loop waits for data {percent(waits.mid_ratio)} of the time: a batch takes "
@@ -121,7 +120,6 @@ def _idle_workers(case: Case) -> Finding | None:
         cpu_s = case.found.get("loading.worker_cpu_s")
         spent = "" if cpu_s is None else f"; the workers spend {duration(cpu_s)} of CPU time on it"
         return Finding(
-            name="idle-workers",
             share=share,
             message=(
                 f"A batch takes {duration(made_s)} to make, but the loop waits "
@@ -143,7 +141,6 @@ def _surplus(case: Case, count: int, busy: float) -> Finding | None:
     if each_bytes is None or (count - needed) * each_bytes < _SURPLUS_BYTES:
         return None
     return Finding(
-        name="idle-workers",
         message=(
             f"{count} workers make batches {percent(busy)} of the time; "
             f"the {count - needed} that are not needed hold {size((count - needed) * each_bytes)}."
@@ -179,7 +176,6 @@ def _per_sample_fetch(case: Case) -> Finding | None:
         return None
     dataset = loader.dataset or "the dataset"
     return Finding(
-        name="per-sample-fetch",
         share=share,
         message=(
             f"{dataset} is in memory, and a batch of {item_count:.0f} rows takes "
@@ -217,7 +213,6 @@ def _worker_respawn(case: Case) -> Finding | None:
     starts = case.found["loading.starts"]
     mean_s = fmean(_start_s(case, start) for start in starts[:-1])
     return Finding(
-        name="worker-respawn",
         share=share,
         message=(
             f"Workers were started {len(starts)} times, once for each pass over a loader, "
@@ -243,7 +238,6 @@ def _slow_worker_start(case: Case) -> Finding | None:
     begin_s = fmean(start[1] for start in starts)
     by = f" by {method}" if method else ""
     return Finding(
-        name="slow-worker-start",
         share=share,
         message=(
             f"It takes {duration(start_s)} to start {_counted(count)}{by}, "
@@ -258,19 +252,9 @@ def _slow_worker_start(case: Case) -> Finding | None:
 
 
 SYMPTOMS = (
-    Symptom(name="few-workers", title="The loop waits for data", find=_few_workers),
-    Symptom(name="idle-workers", title="Workers make it slower", find=_idle_workers),
-    Symptom(
-        name="per-sample-fetch",
-        title="DataLoader is slow although all data is in memory",
-        find=_per_sample_fetch,
-    ),
-    Symptom(
-        name="worker-respawn", title="Each epoch begins with a long pause", find=_worker_respawn
-    ),
-    Symptom(
-        name="slow-worker-start",
-        title="It takes long until the first batch comes",
-        find=_slow_worker_start,
-    ),
+    Symptom(name="few-workers", find=_few_workers),
+    Symptom(name="idle-workers", find=_idle_workers),
+    Symptom(name="per-sample-fetch", find=_per_sample_fetch),
+    Symptom(name="worker-respawn", find=_worker_respawn),
+    Symptom(name="slow-worker-start", find=_slow_worker_start),
 )

@@ -39,7 +39,6 @@ def _python_loops(case: Case) -> Finding | None:
     each = duration(_call_s(case, hot, one))
     where = "One line runs" if len(loops) == 1 else f"{len(loops)} lines run"
     return Finding(
-        name="python-loops",
         share=share,
         message=(
             f"{where} up to {max(one['turn_count'] for _, one in loops)} times in one pass with "
@@ -64,11 +63,4 @@ def _is_loop(case: Case, hot: HotLine, one: dict[str, Any]) -> bool:
     return one["turn_count"] >= _LEAST_TURN_COUNT and _call_s(case, hot, one) <= _TINY_CALL_S
 
 
-SYMPTOMS = (
-    Symptom(
-        name="python-loops",
-        title="A for loop in the model or the loss is slow",
-        find=_python_loops,
-        on_host=True,
-    ),
-)
+SYMPTOMS = (Symptom(name="python-loops", find=_python_loops, on_host=True),)

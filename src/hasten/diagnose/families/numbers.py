@@ -25,7 +25,6 @@ def _denormals(case: Case) -> Finding | None:
         return None
     ratio = case.found.get("operations.denormal_ratio", 0.0)
     return Finding(
-        name="denormals",
         share=share,
         message=(
             f"Numbers below 1.2e-38 ({percent(ratio)} of some tensors) take "
@@ -52,7 +51,6 @@ def _page_faults(case: Case) -> Finding | None:
         return None
     count = fmean(counts)
     return Finding(
-        name="page-faults",
         share=Interval(
             low_ratio=low_ratio,
             mid_ratio=min(1.0, mid_ratio),
@@ -80,7 +78,6 @@ def _slow_layout(case: Case) -> Finding | None:
     spent_s = sum(fmean(operation_s(case, kind)) for kind in kinds)
     faster = spent_s / max(1e-12, spent_s - fmean(saved_s))
     return Finding(
-        name="slow-layout",
         share=share,
         message=(
             "Convolutions of these shapes, with channels first, would be "
@@ -123,7 +120,6 @@ def _low_precision(case: Case) -> Finding | None:
     if share is None:
         return None
     return Finding(
-        name="low-precision-without-hardware",
         share=share,
         message=(
             f"Products of {slow[0]} numbers are {times(1 / speeds[slow[0]])} slower than those of "
@@ -148,7 +144,6 @@ def _tf32_off(case: Case) -> Finding | None:
     if share is None:
         return None
     return Finding(
-        name="tf32-off",
         share=share,
         message=(
             f"Matrix products of float32 numbers would be {times(ratio)} faster with tf32 on "
@@ -174,7 +169,6 @@ def _float64(case: Case) -> Finding | None:
         else "Convert to float32 where numbers enter: torch.from_numpy(array).float()."
     )
     return Finding(
-        name="float64",
         share=share,
         message=(
             f"Operations on float64 numbers are {times(1 / speed)} slower than on float32 here; "
@@ -186,18 +180,10 @@ def _float64(case: Case) -> Finding | None:
 
 
 SYMPTOMS = (
-    Symptom(name="denormals", title="Epochs get slower as the loss converges", find=_denormals),
-    Symptom(name="page-faults", title="Much system time at steady memory", find=_page_faults),
-    Symptom(name="slow-layout", title="Convolutions far below their speed", find=_slow_layout),
-    Symptom(
-        name="low-precision-without-hardware",
-        title="Mixed precision makes it slower",
-        find=_low_precision,
-    ),
-    Symptom(
-        name="tf32-off",
-        title="A card of a new generation is as slow as an old one",
-        find=_tf32_off,
-    ),
-    Symptom(name="float64", title="Double precision by accident", find=_float64),
+    Symptom(name="denormals", find=_denormals),
+    Symptom(name="page-faults", find=_page_faults),
+    Symptom(name="slow-layout", find=_slow_layout),
+    Symptom(name="low-precision-without-hardware", find=_low_precision),
+    Symptom(name="tf32-off", find=_tf32_off),
+    Symptom(name="float64", find=_float64),
 )

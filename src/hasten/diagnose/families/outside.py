@@ -24,7 +24,6 @@ def _eval_with_grad(case: Case) -> Finding | None:
         return None
     count = case.found.get("evaluation.unused_count", 0)
     return Finding(
-        name="eval-with-grad",
         share=share,
         message=(
             f"{count} forward passes in eval mode recorded a graph through which no gradient "
@@ -48,7 +47,6 @@ def _checkpoint_stall(case: Case) -> Finding | None:
     steps_count = seen.period_step_count
     often = "every step" if steps_count < 1.5 else f"every {steps_count:.0f} steps"
     return Finding(
-        name="checkpoint-stall",
         share=Interval(
             low_ratio=max(0.0, ratio - error),
             mid_ratio=ratio,
@@ -66,14 +64,6 @@ def _checkpoint_stall(case: Case) -> Finding | None:
 
 
 SYMPTOMS = (
-    Symptom(
-        name="eval-with-grad",
-        title="Validation is slow, or runs out of memory",
-        find=_eval_with_grad,
-    ),
-    Symptom(
-        name="checkpoint-stall",
-        title="Training stops while a checkpoint is saved",
-        find=_checkpoint_stall,
-    ),
+    Symptom(name="eval-with-grad", find=_eval_with_grad),
+    Symptom(name="checkpoint-stall", find=_checkpoint_stall),
 )

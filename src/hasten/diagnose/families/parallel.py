@@ -22,7 +22,6 @@ def _data_parallel(case: Case) -> Finding | None:
     if count < 2 or not is_worth_telling(share):
         return None
     return Finding(
-        name="data-parallel",
         share=share,
         message=(
             f"DataParallel copies the model to {count} devices and gathers its outputs in every "
@@ -41,7 +40,6 @@ def _unused_parameters_search(case: Case) -> Finding | None:
     if not is_worth_telling(share):
         return None
     return Finding(
-        name="unused-parameters-search",
         share=share,
         message=(
             f"DistributedDataParallel searches the graph for unused parameters in every step, "
@@ -65,7 +63,6 @@ def _sync_every_microstep(case: Case) -> Finding | None:
         return None
     again = size(case.found.get("parallel.exchange_bytes", 0) * (fmean(syncs) - 1))
     return Finding(
-        name="sync-every-microstep",
         share=share,
         message=(
             f"The ranks exchange their gradients {fmean(syncs):.3g} times for each step of the "
@@ -76,19 +73,7 @@ def _sync_every_microstep(case: Case) -> Finding | None:
 
 
 SYMPTOMS = (
-    Symptom(
-        name="data-parallel",
-        title="Two GPUs are hardly faster than one",
-        find=_data_parallel,
-    ),
-    Symptom(
-        name="unused-parameters-search",
-        title="DDP warns of find_unused_parameters",
-        find=_unused_parameters_search,
-    ),
-    Symptom(
-        name="sync-every-microstep",
-        title="Gradient accumulation makes DDP no faster",
-        find=_sync_every_microstep,
-    ),
+    Symptom(name="data-parallel", find=_data_parallel),
+    Symptom(name="unused-parameters-search", find=_unused_parameters_search),
+    Symptom(name="sync-every-microstep", find=_sync_every_microstep),
 )

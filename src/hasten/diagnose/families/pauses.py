@@ -19,18 +19,10 @@ def _gc_pauses(case: Case) -> Finding | None:
     if not is_worth_telling(share):
         return None
     return Finding(
-        name="gc-pauses",
         share=share,
         message=f"Python's garbage collector takes {percent(share.mid_ratio)} of a step.",
         remedy="Call gc.freeze() after the set-up, and raise gc.set_threshold.",
     )
 
 
-SYMPTOMS = (
-    Symptom(
-        name="gc-pauses",
-        title="Steps stall now and then for no reason",
-        find=_gc_pauses,
-        on_host=True,
-    ),
-)
+SYMPTOMS = (Symptom(name="gc-pauses", find=_gc_pauses, on_host=True),)

@@ -74,7 +74,6 @@ def _oversubscribed_threads(case: Case) -> Finding | None:
         return None
     share, message = cost
     return Finding(
-        name="oversubscribed-threads",
         share=share,
         message=f"torch runs {counted(threads, 'thread')} on "
         f"{counted(budget.core_count, 'core')}: {message}",
@@ -98,7 +97,6 @@ def _small_ops_threads(case: Case) -> Finding | None:
     if count != 1 or share.low_ratio <= waits_ratio:
         return None
     return Finding(
-        name="small-ops-threads",
         share=share,
         message=f"With 1 thread in place of {threads} steps were {times(faster.mid_ratio)} faster "
         f"({times(faster.low_ratio)} to {times(faster.high_ratio)}): the operations are too small "
@@ -115,7 +113,6 @@ def _cpu_quota(case: Case) -> Finding | None:
     budget = case.machine.budget
     quota = f" of {budget.quota_cores_ratio:g} cores" if budget.quota_cores_ratio else ""
     return Finding(
-        name="cpu-quota",
         share=share,
         message=f"The quota{quota} of the control group holds the loop up for "
         f"{percent(share.mid_ratio)} of a step.",
@@ -129,7 +126,6 @@ def _contended_machine(case: Case) -> Finding | None:
     if share is None or rivals is None or not is_worth_telling(share) or _ranks_count(case) > 1:
         return None
     return Finding(
-        name=CONTENDED,
         share=share,
         message=f"Other processes keep {rivals.others_ratio:.1f} of "
         f"{counted(int(case.found['processors.cpus_count']), 'CPU')} busy: the loop waits for one "
@@ -147,7 +143,6 @@ def _duplicate_openmp(case: Case) -> Finding | None:
     if len(used) < 2 or not is_worth_telling(share):
         return None
     return Finding(
-        name="duplicate-openmp",
         share=share,
         message=f"{len(used)} OpenMP runtimes run threads of their own ({_name_pools(used)}): the "
         f"loop waits for a CPU in {percent(share.mid_ratio)} of a step.",
@@ -179,7 +174,6 @@ def _cpu_frequency(case: Case) -> Finding | None:
     else:
         return None
     return Finding(
-        name="cpu-frequency",
         message=f"The CPU of the loop runs at {percent(rate)} of its highest clock rate: {reason}.",
         remedy=remedy,
     )
@@ -205,7 +199,6 @@ def _ranks_oversubscribed(case: Case) -> Finding | None:
         return None
     share, message = cost
     return Finding(
-        name="ranks-oversubscribed",
         share=share,
         message=f"Each of {ranks} ranks runs {counted(threads, 'thread')} on "
         f"{counted(cores, 'core')}: {message}",
@@ -235,7 +228,6 @@ def _ranks_one_thread(case: Case) -> Finding | None:
         return None
     count, faster, share = tried
     return Finding(
-        name="ranks-one-thread",
         share=share,
         message=f"OMP_NUM_THREADS=1 leaves this rank 1 of its {counted(cores, 'core')}: with "
         f"{count} threads steps were {times(faster.mid_ratio)} faster.",
@@ -244,40 +236,12 @@ def _ranks_one_thread(case: Case) -> Finding | None:
 
 
 SYMPTOMS = (
-    Symptom(
-        name="oversubscribed-threads",
-        title="More cores made it slower",
-        find=_oversubscribed_threads,
-    ),
-    Symptom(
-        name="small-ops-threads",
-        title="Many threads are slower than one",
-        find=_small_ops_threads,
-    ),
-    Symptom(name="cpu-quota", title="Slow in a container, fast outside", find=_cpu_quota),
-    Symptom(
-        name=CONTENDED,
-        title="The same script takes longer at some times",
-        find=_contended_machine,
-    ),
-    Symptom(
-        name="duplicate-openmp",
-        title="Slower as soon as scikit-learn is imported",
-        find=_duplicate_openmp,
-    ),
-    Symptom(
-        name="cpu-frequency",
-        title="Fast in the first seconds, then slow",
-        find=_cpu_frequency,
-    ),
-    Symptom(
-        name="ranks-oversubscribed",
-        title="More ranks on one machine made it slower",
-        find=_ranks_oversubscribed,
-    ),
-    Symptom(
-        name="ranks-one-thread",
-        title="One rank under torchrun is slower than plain python",
-        find=_ranks_one_thread,
-    ),
+    Symptom(name="oversubscribed-threads", find=_oversubscribed_threads),
+    Symptom(name="small-ops-threads", find=_small_ops_threads),
+    Symptom(name="cpu-quota", find=_cpu_quota),
+    Symptom(name=CONTENDED, find=_contended_machine),
+    Symptom(name="duplicate-openmp", find=_duplicate_openmp),
+    Symptom(name="cpu-frequency", find=_cpu_frequency),
+    Symptom(name="ranks-oversubscribed", find=_ranks_oversubscribed),
+    Symptom(name="ranks-one-thread", find=_ranks_one_thread),
 )

@@ -39,7 +39,6 @@ def _tiny_batch(case: Case) -> Finding | None:
     longer = 2 - share.mid_ratio
     unit = "tokens" if case.profile.sample_unit == "tokens" else "samples"
     return Finding(
-        name="tiny-batch",
         share=share,
         message=(
             f"{percent(share.mid_ratio)} of a step is the fixed cost of {max(counts)} operations, "
@@ -68,7 +67,6 @@ def _padding_waste(case: Case) -> Finding | None:
     trims = columns_ratio >= padding_ratio / 2
     place = case.found.get("shapes.place")
     return Finding(
-        name="padding-waste",
         share=share,
         message=(
             f"{percent(padding_ratio)} of the tokens are padding ({percent(columns_ratio)} in "
@@ -85,11 +83,6 @@ def _padding_waste(case: Case) -> Finding | None:
 
 
 SYMPTOMS = (
-    Symptom(
-        name="tiny-batch",
-        title="The step takes the same time at any batch size",
-        find=_tiny_batch,
-        on_host=True,
-    ),
-    Symptom(name="padding-waste", title="Most tokens are padding", find=_padding_waste),
+    Symptom(name="tiny-batch", find=_tiny_batch, on_host=True),
+    Symptom(name="padding-waste", find=_padding_waste),
 )

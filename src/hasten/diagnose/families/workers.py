@@ -30,7 +30,6 @@ def _nested_thread_pools(case: Case) -> Finding | None:
     if threads_ratio < _POOL_RATIO or not is_worth_telling(share):
         return None
     return Finding(
-        name="nested-thread-pools",
         share=share,
         message=f"Each of {len(each)} loader workers runs {threads_ratio:.1f} threads at once on "
         f"{_cpus(case)}: waiting for a CPU takes {percent(share.mid_ratio)} of a step.",
@@ -58,7 +57,6 @@ def _worker_affinity(case: Case) -> Finding | None:
         return None
     bound = [name for name in _BINDING if name in case.traits.openmp_variables]
     return Finding(
-        name="worker-affinity",
         share=share,
         message=f"{len(each)} loader workers may use {_cpus(case)} of the {given_count} that the "
         f"job has: waiting for them takes {percent(share.mid_ratio)} of a step.",
@@ -82,7 +80,6 @@ def _copy_on_write_growth(case: Case) -> Finding | None:
         return None
     count = len(case.found["workers.each"])
     return Finding(
-        name="copy-on-write-growth",
         message=f"{count} loader workers copied {size(copied_bytes)} of the main process' memory "
         f"in {len(case.steps)} steps; up to {size(most_bytes)} if they go on, and "
         f"{size(available_bytes)} are available.",
@@ -104,7 +101,6 @@ def _shm_too_small(case: Case) -> Finding | None:
     total_bytes = case.machine.memory.shm_bytes
     whole = f" of {size(total_bytes)}" if total_bytes else ""
     return Finding(
-        name="shm-too-small",
         message=f"/dev/shm had {size(free_bytes)}{whole} free, and the loader's workers hold up to "
         f"{size(held_bytes)} in it: a second loader like this one dies of a bus error.",
         remedy="Start the container with --shm-size=8g or --ipc=host, or lower prefetch_factor.",
@@ -112,24 +108,8 @@ def _shm_too_small(case: Case) -> Finding | None:
 
 
 SYMPTOMS = (
-    Symptom(
-        name="nested-thread-pools",
-        title="Each worker takes more than one core and none is faster",
-        find=_nested_thread_pools,
-    ),
-    Symptom(
-        name="worker-affinity",
-        title="Many workers, and only one core is busy",
-        find=_worker_affinity,
-    ),
-    Symptom(
-        name="copy-on-write-growth",
-        title="Memory rises with every batch as soon as there are workers",
-        find=_copy_on_write_growth,
-    ),
-    Symptom(
-        name="shm-too-small",
-        title="Bus error: insufficient shared memory",
-        find=_shm_too_small,
-    ),
+    Symptom(name="nested-thread-pools", find=_nested_thread_pools),
+    Symptom(name="worker-affinity", find=_worker_affinity),
+    Symptom(name="copy-on-write-growth", find=_copy_on_write_growth),
+    Symptom(name="shm-too-small", find=_shm_too_small),
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.operation_timing import is_compiled, timed_ns
 from hasten.instrument.source_lines import OWN, own_place
+from hasten.instrument.stand_ins import put
 from hasten.records import Phase
 
 if TYPE_CHECKING:
@@ -81,7 +82,6 @@ class Bookkeeping:
             return
         # A print may wait for its reader; a traceback is pure computation.
         clock = time.perf_counter_ns if kind == "reporting" else time.thread_time_ns
-        own = name in getattr(owner, "__dict__", {})
 
         def stand_in(*args: Any, **kwargs: Any) -> Any:
             if self._busy or get_ident() != self._watch.thread or self._is_silent(kind):
@@ -95,8 +95,7 @@ class Bookkeeping:
                 self._note(kind, clock() - start)
 
         with suppress(AttributeError, TypeError):  # the script's own stream may refuse
-            setattr(owner, name, stand_in)
-            self._undos.append(lambda: _put_back(owner, name, stand_in, original if own else None))
+            self._undos.append(put(owner, name, stand_in))
 
     def _is_silent(self, kind: str) -> bool:
         """Return whether a call is not a report but one by an optimizer, a loader, torch or us."""
@@ -135,16 +134,6 @@ class Bookkeeping:
             "debug_places": self._watch.debug_lines[:_PLACE_COUNT],
             "recording_s": _recording_s(),
         }
-
-
-def _put_back(owner: Any, name: str, stand_in: Any, own: Any) -> None:
-    """Put an attribute back, unless somebody else has replaced it meanwhile."""
-    if vars(owner).get(name) is not stand_in:
-        return
-    if own is None:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, own)
 
 
 def _recording_s() -> float | None:

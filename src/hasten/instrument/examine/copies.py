@@ -9,6 +9,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import processes, source_lines
+from hasten.instrument.stand_ins import put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,11 +46,10 @@ class _Copy:
         for step, taken_s, size in self.seen:
             if step < step_count:
                 seconds[step] += min(taken_s, size / max(rates))
-        lines = sorted(self.lines, key=lambda place: -self.lines[place])
         return {
             "step_s": seconds,
             "step_bytes": sum(size for *_, size in self.seen) / max(1, step_count),
-            "lines": [{"path": path, "line": line} for path, line in lines],
+            "lines": sorted(self.lines, key=lambda place: -self.lines[place]),
         }
 
 
@@ -103,12 +103,7 @@ class Copies:
                 self._kinds["pinning"].add(self._step_count, taken_s, tensor.nbytes)
             return pinned
 
-        def undo() -> None:
-            if vars(torch.Tensor).get("pin_memory") is pin_memory:
-                del torch.Tensor.pin_memory  # it is inherited
-
-        type.__setattr__(torch.Tensor, "pin_memory", pin_memory)
-        return undo
+        return put(torch.Tensor, "pin_memory", pin_memory)
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Find the thread that pins the batches of the loop's loader."""

@@ -26,18 +26,20 @@ class Loading:
         self._last: Any = None
         self._datasets: Counter[int] = Counter()
         self._workers = _Workers()
-        self._way: dict[str, Any] = {}
+        self._is_plain: bool | None = None
 
     def begin(self) -> None:
         """Ask every process that makes batches to look."""
         self._look.begin()
 
     def loaded(self, iterator: Any, batch: Any) -> None:
-        """Note which dataset a batch comes from, and who made it."""
+        """Note which dataset a batch comes from, who made it, and whether by torch's collate."""
+        from torch.utils.data import default_collate
+
         self._last = id(iterator._dataset)
         self._workers.loaded(iterator)
-        if not self._way:
-            self._way = _way_of(iterator)
+        if self._is_plain is None:
+            self._is_plain = iterator._collate_fn is default_collate
 
     def backward(self, tensors: Any) -> None:
         """Credit the batch to training: others are for evaluation."""
@@ -57,7 +59,7 @@ class Loading:
             "starts_s": self._starts_s,
             "made_at": list(filter(None, [self._lines.of(dataset)])),
             **self._starts.read(),
-            **self._way,
+            "collates_plainly": self._is_plain,
             **self._workers.read(),
         }
         batch_count = sum(one["batch_count"] for one in told)
@@ -85,15 +87,6 @@ def _places(kind: str, told: list[dict[str, Any]]) -> list[tuple[str, int]]:
         for path, line, count in one["places"].get(kind, ()):
             counts[path, line] += count
     return [place for place, _ in counts.most_common(_PLACE_COUNT)]
-
-
-def _way_of(iterator: Any) -> dict[str, Any]:
-    """Return how a loader makes a batch: with torch's own collate, of single items."""
-    from torch.utils.data import default_collate
-
-    return {
-        "collates_plainly": iterator._collate_fn is default_collate,
-    }
 
 
 class _Workers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +73,8 @@ class Cache:
         looks = DatasetSnapshot(*roots, most_s=_LOOK_S, most_bytes=_LOOK_BYTES)
         if entry is not None and entry[0]() is dataset:
             _, memo, seen, drop_count = entry
-            same = len(memo.made_of.roots) == len(roots) and all(
-                map(_is, memo.made_of.roots, roots)
-            )
+            known = memo.made_of.roots
+            same = len(known) == len(roots) and all(map(operator.is_, known, roots))
             if same and (memo.why_not or looks == seen):
                 return memo
             drop_count += 1
@@ -195,10 +195,6 @@ class CachedSource:
         while _is_subset(dataset):
             index, dataset = dataset.indices[index], dataset.dataset
         return index
-
-
-def _is(left: Any, right: Any) -> bool:
-    return left is right
 
 
 def _is_subset(dataset: Any) -> bool:

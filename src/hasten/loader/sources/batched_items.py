@@ -7,43 +7,16 @@ read again for each batch, so what the script writes into it is seen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hasten.loader.proof.source import is_user_class
 from hasten.loader.sources.batched_code import made
 from hasten.loader.sources.gather import why_not_collated
 from hasten.loader.sources.item_stack import ItemKind, ItemStack, NotBatched
-from hasten.loader.sources.subsets import assemble, leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from hasten.loader.sources.subsets import ByRows, leaves
 
 
-class BatchedItems:
-    """Makes the batches of a dataset whose code can be followed.
-
-    Args:
-        dataset: one that `offer` accepted.
-    """
-
-    name = "items"
-    pure = True
-    light = True
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def fetch(self, indices: Sequence[int]) -> Any:
-        """Return the batch of `indices`.
-
-        Raises:
-            IndexError: an index lies outside, or there is none.
-            NotBatched: these items need something that is not followed.
-        """
-        return assemble(self._dataset, indices, _rows)
-
-
-def offer(loader: Any) -> BatchedItems | str:
+def offer(loader: Any) -> ByRows | str:
     """Return a source for a loader of such a dataset, or one sentence why there is none.
 
     It knows the script's own classes with a `__getitem__` in Python, under any number of
@@ -59,7 +32,7 @@ def offer(loader: Any) -> BatchedItems | str:
     for leaf in found:
         if why := _why_not(leaf):
             return f"{type(leaf).__name__}: {why}"
-    return BatchedItems(loader.dataset)
+    return ByRows(loader.dataset, _rows, name="items", light=True)
 
 
 def _asks_by_int(dataset: Any) -> bool:

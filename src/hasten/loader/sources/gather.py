@@ -10,36 +10,9 @@ Gains measured by users: https://github.com/pytorch/pytorch/issues/106704
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from hasten.loader.sources.subsets import assemble, leaves, take, untouched
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
-class Gather:
-    """Makes the batches of torch's own in-memory datasets.
-
-    Args:
-        dataset: one that `offer` accepted.
-    """
-
-    name = "gather"
-    pure = True
-    light = False
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def fetch(self, indices: Sequence[int]) -> Any:
-        """Return the batch of `indices`.
-
-        Raises:
-            IndexError: an index lies outside, or there is none.
-            TypeError: the dataset has changed into something that cannot be gathered.
-        """
-        return assemble(self._dataset, indices, _rows)
+from hasten.loader.sources.subsets import ByRows, assemble, leaves, take, untouched
 
 
 class _Kinds(NamedTuple):
@@ -97,7 +70,7 @@ class _Unfit(Exception):
     """Why a dataset cannot be gathered."""
 
 
-def offer(loader: Any) -> Gather | str:
+def offer(loader: Any) -> ByRows | str:
     """Return a source for a loader of in-memory tensors, or one sentence why there is none.
 
     It knows `TensorDataset`, `StackDataset` and tensors themselves, under any number of
@@ -109,7 +82,7 @@ def offer(loader: Any) -> Gather | str:
         _form(loader.dataset)
     except _Unfit as unfit:
         return str(unfit)
-    return Gather(loader.dataset)
+    return ByRows(loader.dataset, _rows, name="gather", light=False)
 
 
 def why_not_collated(loader: Any) -> str:

@@ -272,6 +272,28 @@ def assemble(dataset: Any, indices: Any, rows: Callable[[Any, Any], Any]) -> Any
     return _joined([rows(part.leaf, part.positions) for part in parts], order)
 
 
+class ByRows:
+    """A source that reads all rows of a batch at once from the leaves below torch's views.
+
+    Args:
+        dataset: what `leaves` accepted.
+        rows: as for `assemble`; where it raises, the batch is torch's to make.
+        name: as for `Source`, and so is `light`.
+    """
+
+    pure = True
+
+    def __init__(
+        self, dataset: Any, rows: Callable[[Any, Any], Any], *, name: str, light: bool
+    ) -> None:
+        self._dataset, self._rows = dataset, rows
+        self.name, self.light = name, light
+
+    def fetch(self, indices: Any) -> Any:
+        """Return the batch of `indices`, as `assemble` does."""
+        return assemble(self._dataset, indices, self._rows)
+
+
 def _joined(batches: list[Any], order: Any) -> Any:
     import torch
 

@@ -9,7 +9,7 @@ import libcst as cst
 from hasten.report.edits.survey import Site, dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from hasten.report.edits.survey import Survey
 
@@ -180,9 +180,3 @@ def _count(node: cst.CSTNode, name: str) -> int:
     if isinstance(node, cst.Arg) and node.keyword is not None:
         return _count(node.value, name)
     return sum(_count(child, name) for child in node.children)
-
-
-def values(call: cst.Call, names: Mapping[str, int | None]) -> dict[str, str]:
-    """Return the source text of those of some arguments that the call passes."""
-    found = {name: argument(call, name, index=index) for name, index in names.items()}
-    return {name: code(arg.value) for name, arg in found.items() if arg is not None}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from hasten.records import Outcome
 from hasten.report import steps, text, wording
 from hasten.report.html import bars, curves, races, sections
 
@@ -39,6 +40,8 @@ def render_tuning(
     """
     before, after = tuning.baseline, tuning.tuned
     known = tuning.plan.settings
+    skipped = [row for row in tuning.levers if row.outcome is Outcome.SKIPPED]
+    tried = [row for row in tuning.levers if row.outcome is not Outcome.SKIPPED]
     return _template().render(
         title=f"{Path(tuning.workload.argv[0]).name}: {text.headline(tuning)}",
         command=wording.command_line("tune", tuning.workload),
@@ -50,11 +53,11 @@ def render_tuning(
         edits=sections.diff(edits),
         apply=f"{wording.report_line(tuning.workload, plan_path)} --edits | patch -p1",
         bars=bars.bars(before, after),
-        phases=bars.rows(before, after),
+        phases=steps.phase_rows(before, *([after] if after else [])),
         where=sections.where(before, after),
         waterfall=races.waterfall(tuning),
         strips=races.strips(tuning),
-        levers=sections.levers(tuning),
+        levers={"tried": tried, "skipped": skipped},
         maths=sections.maths(tuning.proof),
         losses=curves.losses(tuning.proof),
         outside=steps.outside(before),
@@ -79,7 +82,7 @@ def render_profile(found: Profiling) -> str:
         edits=[],
         apply="",
         bars=bars.bars(profile, None),
-        phases=bars.rows(profile, None),
+        phases=steps.phase_rows(profile),
         where=[],
         waterfall=None,
         strips=None,
@@ -116,5 +119,6 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["code"] = sections.code
+    shown = {"code": sections.code, "interval": wording.interval, "setting": text.setting}
+    environment.filters.update(shown)
     return environment.get_template("page.html.j2")

@@ -1,4 +1,4 @@
-"""A step as a bar of its phases, and the phases as a table."""
+"""A step as a bar of its phases."""
 
 from __future__ import annotations
 
@@ -32,21 +32,10 @@ class Bar:
     segments: tuple[Segment, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A phase before and after; `after` is empty for a single profile."""
-
-    phase: str
-    before: str
-    before_share: str
-    after: str = ""
-    after_share: str = ""
-
-
 def bars(before: Profile, after: Profile | None) -> list[Bar]:
     """Return the step without and with the plan, on one scale."""
     known = [("before", before)] + ([("after", after)] if after else [])
-    full_s = max(_sample_s(profile) for _, profile in known)
+    full_s = max(profile.mean_step_s / profile.sample_count for _, profile in known)
     return [
         Bar(
             name=name if after else "step",
@@ -55,34 +44,6 @@ def bars(before: Profile, after: Profile | None) -> list[Bar]:
         )
         for name, profile in known
     ]
-
-
-def rows(before: Profile, after: Profile | None) -> list[Row]:
-    """Return the phases that occur, in the order of a step, and then the total."""
-    known = [before, *([after] if after else [])]
-    found = [p for p in Phase if p.in_step and any(one.phase_s.get(p) for one in known)]
-    table = []
-    for phase in found:
-        cells = [
-            text
-            for one in known
-            for text in (
-                duration(one.phase_s.get(phase, 0.0)),
-                percent(one.share_ratio(phase)),
-            )
-        ]
-        table.append(_row(phase, cells))
-    table.append(_row("mean step", [c for one in known for c in (duration(one.mean_step_s), "")]))
-    return table
-
-
-def _row(name: str, cells: list[str]) -> Row:
-    before, share, after, after_share = (*cells, "", "")[:4]
-    return Row(phase=name, before=before, before_share=share, after=after, after_share=after_share)
-
-
-def _sample_s(profile: Profile) -> float:
-    return profile.mean_step_s / profile.sample_count
 
 
 def _segments(profile: Profile, *, full_s: float) -> tuple[Segment, ...]:

@@ -1,21 +1,18 @@
-"""The textual parts of the page: tiles, levers, findings, lines, gates, a diff."""
+"""The textual parts of the page: tiles, findings, lines, gates, a diff."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from hasten.records import Outcome
-from hasten.report import doctor, pages
+from hasten.report import doctor, pages, wording
 from hasten.report.bars import COLOURS
-from hasten.report.steps import bottleneck
-from hasten.report.wording import EFFECTS, interval
-from hasten.units import duration, percent, significant, times
+from hasten.report.steps import bottleneck, rate
+from hasten.units import duration, percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
         Diagnosis,
         Finding,
         Interval,
-        LeverReport,
         Machine,
         Place,
         Plan,
@@ -35,35 +31,6 @@ if TYPE_CHECKING:
     )
 
 _TICKED = re.compile(r"`([^`]+)`")
-PASSED = {True: "passed", False: "failed", None: "open"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """A figure that stands out."""
-
-    name: str
-    value: str
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeverRow:
-    """A lever, what was tried, and what came of it."""
-
-    name: str
-    outcome: str
-    figure: str
-    effect: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Levers:
-    """What was tried, and what was not."""
-
-    tried: tuple[LeverRow, ...]
-    skipped: tuple[LeverRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,40 +69,23 @@ class Card:
     more: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Maths:
-    """What was shown about the maths; each gate is a verdict, a name and a message."""
-
-    message: str
-    gates: tuple[tuple[str, str, str], ...]
-
-
-def tiles(tuning: Tuning) -> list[Tile]:
-    """Return the figures of a tuning that deserve large type."""
+def tiles(tuning: Tuning) -> list[tuple[str, str, str]]:
+    """Return the figures of a tuning that deserve large type: a name, a value and a note."""
     before, after = tuning.baseline, tuning.tuned
-    step = duration(before.mean_step_s)
-    rate = f"{significant(before.samples_per_s)} {before.sample_unit}/s"
-    found = [Tile(name="a step", value=step, note=rate)]
+    name = "a step" if after is None else "a step, before"
+    found = [(name, duration(before.mean_step_s), rate(before))]
     if after is not None:
-        found = [
-            Tile(name="a step, before", value=step, note=rate),
-            Tile(
-                name="a step, after",
-                value=duration(after.mean_step_s),
-                note=f"{significant(after.samples_per_s)} {after.sample_unit}/s",
-            ),
-        ]
+        found.append(("a step, after", duration(after.mean_step_s), rate(after)))
     if tuning.speedup is not None and tuning.plan.settings:
         speedup = tuning.speedup
         ends = f"95% interval {times(speedup.low_ratio)} to {times(speedup.high_ratio)}"
         name = "fresh launches" if tuning.passes is None else "fresh launches, steps alone"
-        found.append(Tile(name=name, value=times(speedup.mid_ratio), note=ends))
+        found.append((name, times(speedup.mid_ratio), ends))
     if tuning.plan.settings:
         effect = tuning.proof.effect
-        found.append(Tile(name="the maths", value=effect, note=EFFECTS[effect]))
+        found.append(("the maths", effect, wording.EFFECTS[effect]))
     cost = tuning.cost
-    launches = f"{cost.launch_count} launches"
-    found.append(Tile(name="the search took", value=duration(cost.wall_s), note=launches))
+    found.append(("the search took", duration(cost.wall_s), f"{cost.launch_count} launches"))
     return found
 
 
@@ -148,15 +98,6 @@ def where(before: Profile, after: Profile | None) -> list[str]:
         f"Tuned: {bottleneck(after)}",
         "Both were watched in turn on fresh launches, in the blocks of the confirmation.",
     ]
-
-
-def levers(tuning: Tuning) -> Levers:
-    """Return the levers, those tried and those skipped."""
-    known = [(row, _lever(row)) for row in tuning.levers]
-    return Levers(
-        tried=tuple(told for row, told in known if row.outcome is not Outcome.SKIPPED),
-        skipped=tuple(told for row, told in known if row.outcome is Outcome.SKIPPED),
-    )
 
 
 def findings(diagnosis: Diagnosis | None, workload: Workload, plan: Plan | None) -> list[Card]:
@@ -190,16 +131,12 @@ def hot_lines(diagnosis: Diagnosis | None, workload: Workload) -> list[Line]:
     ]
 
 
-def maths(proof: Proof) -> Maths | None:
-    """Return the gates; None if there was nothing to prove."""
+def maths(proof: Proof) -> dict[str, Any] | None:
+    """Return the gates, each a verdict, a name and a message; None if nothing was to prove."""
     if not proof.gates and not proof.baseline_losses:
         return None
-    counts = Counter(PASSED[gate.passed] for gate in proof.gates)
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    return Maths(
-        message=f"{proof.effect}: {EFFECTS[proof.effect]}. Gates: {verdicts}.",
-        gates=tuple((PASSED[gate.passed], gate.name, gate.message) for gate in proof.gates),
-    )
+    gates = [(wording.PASSED[gate.passed], gate.name, gate.message) for gate in proof.gates]
+    return {"message": wording.maths(proof), "gates": gates}
 
 
 def machine(facts: Machine) -> list[tuple[str, str]]:
@@ -229,16 +166,6 @@ def diff(edits: str) -> list[tuple[str, str]]:
         (next((kind for lead, kind in kinds.items() if line.startswith(lead)), ""), line)
         for line in edits.splitlines()
     ]
-
-
-def _lever(row: LeverReport) -> LeverRow:
-    return LeverRow(
-        name=row.lever if row.setting is None else f"{row.lever}={row.setting}",
-        outcome=row.outcome,
-        figure=interval(row.speedup) if row.speedup else "",
-        effect=row.effect,
-        why=row.why,
-    )
 
 
 def _card(found: Finding, workload: Workload, plan: Plan | None, largest: float) -> Card:

@@ -26,7 +26,7 @@ real = SimpleNamespace(
 marked = SimpleNamespace(**{**vars(real), **MARKED})
 """The same, except that calls that change metadata pass the filter; for the scratch folder only."""
 _EXEMPT, _COVERED = ("/dev/", "/proc/", "/sys/"), SHM + "/"
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _MOST_LINKS = 40
 _LARGEST_CACHE = 4096
 
@@ -103,7 +103,7 @@ class MergedView:
         if self.exempt(path):
             return path
         above = self.root + path
-        if _exists(above):
+        if exists(above):
             return above
         return above if self.hidden(path) else path
 
@@ -126,18 +126,18 @@ class MergedView:
 
     def lower(self, path: str) -> bool:
         """Whether a resolved path shows a real file of the user's."""
-        return _exists(path) and not self.hidden(path)
+        return exists(path) and not self.hidden(path)
 
     def opening(self, path: str, flags: int) -> str:
         """Return where to open an absolute path with the flags of open(2)."""
         exclusive = flags & os.O_CREAT and flags & os.O_EXCL
         flat = self.resolve(path, follow=not (exclusive or flags & os.O_NOFOLLOW))
-        if not flags & _WRITING or self.exempt(flat):
+        if not flags & WRITING or self.exempt(flat):
             return self.spot(flat)
         if flags & getattr(os, "O_TMPFILE", 0) == getattr(os, "O_TMPFILE", -1):
             return self.editing(flat)
         at = self.spot(flat)
-        if not _exists(at):
+        if not exists(at):
             return self.creating(flat) if flags & os.O_CREAT else at
         if exclusive:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
@@ -158,7 +158,7 @@ class MergedView:
         """Return where to make a resolved path that does not exist; its folder must."""
         folder = os.path.dirname(path)
         at = self.spot(folder)
-        if at == folder and not real.access(folder, os.W_OK) and _exists(folder):
+        if at == folder and not real.access(folder, os.W_OK) and exists(folder):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         if not stat.S_ISDIR(real.stat(at).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
@@ -174,16 +174,16 @@ class MergedView:
             deep: copy a folder with all that it holds.
         """
         above = self.root + path
-        if not deep and (_exists(above) or self.exempt(path)):
+        if not deep and (exists(above) or self.exempt(path)):
             return self.spot(path)
-        if not _exists(self.spot(path)):
+        if not exists(self.spot(path)):
             return above
         if stat.S_ISDIR(real.lstat(self.spot(path)).st_mode):
             self._make_folder(path)
             for name in self.names(path) if deep else ():
                 self.editing(os.path.join(path, name), deep=True)
             return above
-        if not _exists(above):
+        if not exists(above):
             self._make_folder(os.path.dirname(path))
             _copy(path, above, empty=empty)
         return above
@@ -198,7 +198,7 @@ class MergedView:
                 hidden = [n for n in found if _mark(os.path.join(path, n)) in self._marks]
                 for name in hidden:
                     del found[name]
-        if _exists(above):
+        if exists(above):
             found.update(dict.fromkeys(real.listdir(above)))
         elif not self.lower(path):
             real.listdir(above)  # raises the right error
@@ -206,7 +206,7 @@ class MergedView:
 
     def untouched(self, path: str) -> bool:
         """Whether a resolved folder shows just what the disk has."""
-        return not _exists(self.root + path) and not self.hidden(path) and not self._marks
+        return not exists(self.root + path) and not self.hidden(path) and not self._marks
 
     def hide(self, path: str) -> None:
         """Mark the real file of a resolved path, and all beneath it, as gone."""
@@ -236,7 +236,7 @@ class MergedView:
 
     def _make_folder(self, path: str) -> None:
         above = self.root + path
-        if _exists(above):
+        if exists(above):
             return
         self._make_folder(os.path.dirname(path))
         mode = stat.S_IMODE(real.stat(path).st_mode) if self.lower(path) else 0o755
@@ -246,7 +246,8 @@ class MergedView:
             return  # another process of this trial was faster
 
 
-def _exists(path: str) -> bool:
+def exists(path: str) -> bool:
+    """Return whether there is something of this name, be it a link to nothing."""
     try:
         real.lstat(path)
     except OSError:

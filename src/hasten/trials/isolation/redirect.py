@@ -27,7 +27,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from hasten.trials.isolation.merged_entries import MergedEntry, MergedListing
-from hasten.trials.isolation.merged_view import MergedView, marked, real
+from hasten.trials.isolation.merged_view import WRITING, MergedView, exists, marked, real
 from hasten.trials.isolation.native import redirect_sqlite, redirect_torch
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _REFUSED = "refused"
 _FLAGS = {"r": os.O_RDONLY, "w": os.O_CREAT | os.O_TRUNC, "a": os.O_CREAT, "x": os.O_CREAT}
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # name of the audit event -> which of its arguments are paths that change
 _CHANGING = {
     "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.chmod": (0,), "os.chown": (0,),
@@ -227,7 +226,7 @@ def _make(
 def _new(shadow: MergedView, path: str) -> str:
     """Return where to make something that must not exist yet."""
     flat = shadow.resolve(path, follow=False)
-    if _there(shadow.spot(flat)):
+    if exists(shadow.spot(flat)):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
     return shadow.creating(flat)
 
@@ -260,7 +259,7 @@ def _rmdir(shadow: MergedView, path: Any, *, dir_fd: int | None = None) -> None:
 def _drop(shadow: MergedView, flat: str, below: bool, original: Callable[..., Any]) -> None:
     if below and not real.access(os.path.dirname(flat), os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), flat)
-    if _there(shadow.root + flat) or not below:
+    if exists(shadow.root + flat) or not below:
         original(shadow.root + flat)
     if below:
         shadow.hide(flat)
@@ -339,18 +338,10 @@ def _chdir(shadow: MergedView, path: Any) -> None:
     real.chdir(path if flat is None else flat if shadow.lower(flat) else shadow.root + flat)
 
 
-def _there(path: str) -> bool:
-    try:
-        real.lstat(path)
-    except OSError:
-        return False
-    return True
-
-
 def _audit(shadow: MergedView, event: str, args: tuple[Any, ...]) -> None:
     """Refuse a change that is not redirected; redirected ones are in the scratch folder."""
     if event == "open":
-        changed = args[:1] if isinstance(args[2], int) and args[2] & _WRITING else ()
+        changed = args[:1] if isinstance(args[2], int) and args[2] & WRITING else ()
     elif event in _CHANGING:
         changed = tuple(args[i] for i in _CHANGING[event])
     else:
