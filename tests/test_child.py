@@ -257,6 +257,18 @@ def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -
     assert done.stdout == python(TRAINING).stdout
 
 
+OWN_STDERR = {"a log": "log = sys.stderr = io.StringIO()", "none": "sys.stderr.close(); log = None"}
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("own", OWN_STDERR.values(), ids=OWN_STDERR)
+def test_what_the_script_has_in_place_of_stderr_gets_no_line(own) -> None:
+    code = f"import io, sys\n{own}\n{TRAINING}\nprint(log and log.getvalue())"
+    done = python(code, Plan((("no_such_lever", 1),)))
+    assert done.returncode == 0
+    assert done.stdout.endswith(f"\n{'' if own.startswith('log') else None}\n")
+
+
 @pytest.mark.child
 def test_a_reason_of_several_lines_is_told_by_its_first(tmp_path) -> None:
     broken = (

@@ -207,7 +207,7 @@ def _run(order: Order) -> None:
 
     if order.place is not None and order.place != place():
         os.environ.pop("HASTEN_CHILD", None)  # so that it is reported once
-        sys.stderr.write("hasten: left out the plan: this is another machine, or another job\n")
+        _tell("hasten: left out the plan: this is another machine, or another job\n")
         return
     said: set[str] = set()
 
@@ -215,7 +215,7 @@ def _run(order: Order) -> None:
         if name not in said:
             said.add(name)
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            sys.stderr.write(f"hasten: left out {name}={setting}: {why}\n")
+            _tell(f"hasten: left out {name}={setting}: {why}\n")
 
     tracebacks.trim_printed()
     watch = Watch(measuring=False)
@@ -231,12 +231,18 @@ def _run(order: Order) -> None:
     if "hasten.loader" in sys.modules:
         from hasten.loader import engine_for
 
-        engine_for(watch.live).notices.tell = lambda why: sys.stderr.write(f"hasten: {why}\n")
+        engine_for(watch.live).notices.tell = lambda why: _tell(f"hasten: {why}\n")
     atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
     if order.envelope is None:
         watch.install()
     else:
         _guard(watch, applied, order.envelope)
+
+
+def _tell(said: str) -> None:
+    """Tell the user; what the script has put in place of `sys.stderr`, such as a log, is spared."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or it is closed
+        sys.__stderr__.write(said)  # type: ignore[union-attr]
 
 
 def _guard(watch: Any, applied: AppliedLevers, envelope: Mapping[str, Any]) -> None:
@@ -247,10 +253,10 @@ def _guard(watch: Any, applied: AppliedLevers, envelope: Mapping[str, Any]) -> N
     watch.install()  # Dynamo leaves alone what is imported by now
 
     def astray(step_count: int, wrong: str) -> None:
-        sys.stderr.write(loss_guard.astray_said(step_count, wrong, *applied.undo()))
+        _tell(loss_guard.astray_said(step_count, wrong, *applied.undo()))
 
     def slow(step_s: float, usual_s: float) -> None:
-        sys.stderr.write(loss_guard.slow_said(step_s, usual_s))
+        _tell(loss_guard.slow_said(step_s, usual_s))
 
     known: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in envelope.items()}
     loss_guard.Guard(watch, LossEnvelope(**known), astray=astray, slow=slow)
@@ -263,7 +269,7 @@ def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
     from hasten.loader import engine_for
 
     for note in engine_for(training).notices.lost_workers:
-        sys.stderr.write(f"hasten: {note}; the main process went on by itself\n")
+        _tell(f"hasten: {note}; the main process went on by itself\n")
 
 
 def _trial(order: Order) -> None:

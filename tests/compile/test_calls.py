@@ -1,5 +1,7 @@
 """What of a call a compiler depends on, and what is better not compiled."""
 
+from dataclasses import dataclass
+
 import torch
 
 from hasten.compile.calls import loosen, made_by_autograd, signature
@@ -37,3 +39,13 @@ def test_finds_what_autograd_made_in_tuples_and_dicts() -> None:
     found = made_by_autograd((None, {"loss": made}, [torch.zeros(2), made]))
     assert [one is made for one in found] == [True, True]
     assert made_by_autograd([torch.zeros(2), "text", object()]) == []
+
+
+def test_finds_it_in_a_dataclass_without_a_dictionary() -> None:
+    @dataclass(slots=True)
+    class Output:
+        loss: torch.Tensor
+        kind: type = int
+
+    made = torch.zeros(2, requires_grad=True) * 2
+    assert made_by_autograd(Output(made))[0] is made

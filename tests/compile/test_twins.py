@@ -160,6 +160,17 @@ loop, same = both([4] * 12, make=lambda: nn.Sequential(nn.LazyLinear(6), Net()),
 facts["lazy"] = [same, loop.compiler.ran > 5]
 loop, same = both([4] * 12, make=lambda: nn.utils.spectral_norm(nn.Linear(6, 3)))
 facts["hooks"] = [same, loop.compiler.built, loop.errors]
+
+
+
+def noisy():
+    net = nn.Linear(6, 3)
+    net.weight.register_hook(lambda gradient: gradient * 2)
+    return net
+
+
+loop, same = both([4] * 12, make=noisy)
+facts["weight hooks"] = [same, loop.compiler.built, loop.errors]
 loop, same = both([4] * 12, make=lambda: torch.compile(nn.Linear(6, 3), backend="eager"))
 facts["own"] = [same, loop.compiler.built, loop.errors]
 
@@ -439,6 +450,7 @@ def test_containers_and_lazy_modules_are_compiled_as_one(twins) -> None:
 
 def test_hooks_and_what_the_script_compiled_are_left_alone(twins) -> None:
     assert twins["hooks"] == [True, 0, ["Linear has hooks"]]
+    assert twins["weight hooks"] == [True, 0, ["its weights have hooks"]]
     same, built_count, errors = twins["own"]
     assert same
     assert built_count == 0

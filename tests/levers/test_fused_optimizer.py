@@ -114,6 +114,23 @@ for _ in range(3):
     optimizer.step()
 facts["left"]["complex numbers"] = under(optimizer)
 
+wide = torch.randn(6, 4)
+columns = [nn.Parameter(column) for column in wide.split(2, dim=1)]
+optimizer = OPTIM.SGD(columns[:1], 0.1)
+for _ in range(4):
+    bucket = torch.zeros(6, 4)
+    columns[0].grad = bucket[:, :2].fill_(1.0)
+    optimizer.step()
+facts["left"]["columns of something larger"] = under(optimizer)
+
+weight = nn.Parameter(torch.ones(3))
+optimizer, facts["versions"] = OPTIM.SGD([weight], 0.1), []
+for _ in range(4):
+    weight.grad = torch.ones(3)
+    before = weight._version
+    optimizer.step()
+    facts["versions"].append(weight._version > before)
+
 image = nn.Parameter(torch.randn(2, 3, 4, 4))
 optimizer = OPTIM.Adam([image])
 for step in range(4):
@@ -248,10 +265,15 @@ def test_fuses_and_gives_the_flags_back(name, fused) -> None:
 
 @pytest.mark.child
 def test_leaves_alone_what_the_kernel_does_not_take(fused) -> None:
-    assert len(fused["left"]) == 11
+    assert len(fused["left"]) == 12
     for kind, flags in fused["left"].items():
         assert not flags[0][0], kind
     assert fused["own fused"][0][0] is True
+
+
+@pytest.mark.child
+def test_an_update_counts_as_a_write_to_the_weights(fused) -> None:
+    assert fused["versions"] == [True] * 4
 
 
 @pytest.mark.child

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 _TENSOR = "tensor"
@@ -66,8 +66,8 @@ def made_by_autograd(value: Any) -> list[Any]:
 
     if isinstance(value, torch.Tensor):
         return [value] if value.grad_fn is not None else []
-    if is_dataclass(value) and not isinstance(value, dict):
-        value = vars(value)
+    if is_dataclass(value) and not isinstance(value, (dict, type)):
+        value = {item.name: getattr(value, item.name, None) for item in fields(value)}
     parts = value.values() if isinstance(value, dict) else value
     if isinstance(parts, (list, tuple)) or parts is not value:
         return [tensor for part in parts for tensor in made_by_autograd(part)]

@@ -93,11 +93,15 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _in_order(tensor: Any) -> bool:
-    """Return whether results computed from a tensor also have their first dimension outermost."""
-    if tensor.is_contiguous():
+    """Return whether results computed from a tensor also have their first dimension outermost.
+
+    Strides of a dimension of one element count: torch takes NHWC images of one channel for
+    channels-last ones.
+    """
+    if _is_plain(tensor):
         return True
     each = zip(tensor.shape, tensor.stride(), strict=True)
-    strides = [stride for size, stride in each if size > 1 and stride > 0]
+    strides = [stride for _, stride in each if stride > 0]
     return strides == sorted(strides, reverse=True)
 
 

@@ -198,6 +198,8 @@ class Adjusted:
                 group.update(options)
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if self._own and self._chosen.get("fused"):
+            _count_writes(optimizer)
         self._give_back(optimizer)
         if not self._is_last(optimizer):
             optimizer._optimizer_step_pre_hooks.move_to_end(self._before.id)
@@ -245,13 +247,26 @@ class Adjusted:
         state.pop("__getstate__", None)
         ours = {hook.id for hook in self._hooks}
         for name, value in state.items():
-            if name.endswith("_hooks"):
+            if name.endswith("_hooks") and isinstance(value, dict):
                 state[name] = type(value)((k, v) for k, v in value.items() if k not in ours)
-        if self._own:
+        if self._own and "param_groups" in state:
             state["param_groups"] = [dict(group) for group in state["param_groups"]]
             self._give_own(state["param_groups"])
-        state["state"] = _own_states(state["state"], self._retyped)
+        if "state" in state:
+            state["state"] = _own_states(state["state"], self._retyped)
         return state
+
+
+def _count_writes(optimizer: Any) -> None:
+    """Count an update in the version of each weight, as fused kernels do not."""
+    from torch.autograd.graph import increment_version
+
+    written = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    try:
+        increment_version(written)
+    except TypeError:  # older than torch 2.6: one at a time
+        for weight in written:
+            increment_version(weight)
 
 
 def _own_states(states: Any, retyped: list[tuple[dict[str, Any], Any, Any]]) -> Any:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import Lever
+from hasten.lever import Lever, unless
+from hasten.loader.device.ring import is_dense
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
@@ -23,13 +24,6 @@ _DEVICES = frozenset({"cpu", "cuda"})
 _CPU_ALONE = frozenset({"Adagrad"})
 
 
-def settings(context: ScriptContext) -> tuple[bool, ...]:
-    """Return the one setting there is, for an optimizer that has a fused form."""
-    own = context.traits.optimizer
-    fusable = own.name in _FUSABLE and not _lacks_device(context)
-    return (True,) if fusable and not own.is_fused else ()
-
-
 def _lacks_device(context: ScriptContext) -> bool:
     """Return whether the optimizer's fused form is for another device than the model's."""
     on_cpu = context.traits.model.device in (None, "cpu")
@@ -37,13 +31,15 @@ def _lacks_device(context: ScriptContext) -> bool:
 
 
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     name = context.traits.optimizer.name
     if name is None:
         return "the script updates its weights by hand"
     if _lacks_device(context):
         return f"torch has no fused {name} for {context.traits.model.device}"
-    return f"{name} is fused already" if name in _FUSABLE else f"torch has no fused {name}"
+    if name not in _FUSABLE:
+        return f"torch has no fused {name}"
+    return f"{name} is fused already" if context.traits.optimizer.is_fused else ""
 
 
 def _known(optimizer: Any) -> bool:
@@ -73,13 +69,14 @@ def _alike(one: Any, other: Any) -> bool:
 def _laid_out_alike(parameter: Any, state: Mapping[str, Any]) -> bool:
     """Return whether gradient and moments match the weight in kind and in memory layout.
 
-    The kernels walk through all of them in step, and silently go wrong where they differ.
+    The kernels walk through all of them in step, and silently go wrong where they differ, or where
+    a weight is a column of something larger.
     Torch's loop converts a moment of another dtype or shape, or says what is wrong with it.
     """
     import torch
 
     beside = [parameter.grad, *state.values()]
-    return all(
+    return is_dense(parameter.shape, parameter.stride()) and all(
         tensor.shape == parameter.shape
         and tensor.dtype == parameter.dtype
         and _alike(parameter, tensor)
@@ -127,7 +124,7 @@ LEVER = Lever(
     phases=frozenset({Phase.OPTIMIZER}),
     effect=Effect.ROUNDING,
     scope=Scope.STEP,
-    settings=settings,
+    settings=unless(why_not, True),
     gain_ratio=6.0,
     why_not=why_not,
     snippet=lambda _: "optimizer = torch.optim.AdamW(..., fused=True)  # the script's own class",

@@ -14,9 +14,9 @@ _TENSOR_TRAITS = ("dtype", "device", "layout", "requires_grad", "shape")
 def difference(ours: Any, theirs: Any, where: str = "batch") -> str:
     """Say how two batches differ; empty if they are the same.
 
-    It compares types, container types and their order, shapes, strides, dtypes, devices and
-    bits: a NaN equals the same NaN, and 0.0 is not -0.0. Pinning is not compared in a loader
-    worker: nothing is pinned there, and a driver started before the fork cannot be queried.
+    It compares types, containers and their order, that of sets too, shapes, strides, dtypes,
+    devices and bits: a NaN equals the same NaN, and 0.0 is not -0.0. Pinning is not compared in a
+    loader worker: nothing is pinned there, and a driver started before the fork cannot be queried.
 
     Args:
         ours: a batch: tensors, arrays, numbers, strings, and containers of them.
@@ -37,9 +37,20 @@ def _tensors(ours: Any, theirs: Any, where: str) -> str | None:
 
     if not isinstance(ours, torch.Tensor):
         return None
+    return _traits(ours, theirs, where) or _values(ours, theirs, where)
+
+
+def _traits(ours: Any, theirs: Any, where: str) -> str:
     for name in _TENSOR_TRAITS:
         if getattr(ours, name) != getattr(theirs, name):
             return f"{where}.{name}: {getattr(ours, name)} and {getattr(theirs, name)}"
+    own, other = vars(ours), vars(theirs)  # a queue between processes drops the script's attributes
+    return difference(own, other, where) if own or other else ""
+
+
+def _values(ours: Any, theirs: Any, where: str) -> str:
+    import torch
+
     if ours.layout != torch.strided:
         return "" if torch.equal(ours, theirs) else f"{where}: other values"
     if ours.stride() != theirs.stride():
@@ -114,6 +125,8 @@ def _by_identity(value: Any) -> bool:
 def _others(ours: Any, theirs: Any, where: str) -> str:
     if isinstance(ours, float):
         equal = struct.pack("d", ours) == struct.pack("d", theirs)
+    elif isinstance(ours, (set, frozenset)):  # a pickled one may come back in another order
+        equal = ours == theirs and list(ours) == list(theirs)
     else:
         equal = bool(ours == theirs)
     return "" if equal else f"{where}: {ours!r:.40} and {theirs!r:.40}"

@@ -55,6 +55,10 @@ READ = {
     "a copy of an array": "mine = rows.table.copy(); mine[0] = 2.0",
     "another object": "model.gain = 2.0",
     "other rows": "other = Rows(); other_gain = other.gain",
+    "warnings that are silenced": (
+        "np.errstate(divide='ignore'); np.seterr(all='warn'); "
+        "[one.filterwarnings(action='ignore', message='x') for one in ()]"
+    ),
     "a comparison": "print(rows.gain > 2, [row for row in rows.rows if row > 3])",
 }
 WRITTEN = {
@@ -90,6 +94,11 @@ WRITTEN = {
     "code that is not loaded yet": "import nobody_knows_this; nobody_knows_this.run(rows)",
     "by a patch": "mock.patch.object(rows, 'gain', 2.0).start()",
     "a setting of the process": "np.seterrcall(print)",
+    "what raises from now on": "np.errstate(divide='raise').__enter__()",
+    "warnings that raise": "warnings.simplefilter('error')",
+    "a context of decimals": "decimal.setcontext(decimal.BasicContext)",
+    "a backend": "torch.backends.mkldnn.flags(enabled=False).__enter__()",
+    "a flag of Pillow's": "ImageFile.LOAD_TRUNCATED_IMAGES = True",
 }
 
 
@@ -342,6 +351,45 @@ ELSEWHERE = {
     ),
     "a list of warnings": (
         "import warnings\nwarnings.showwarning = lambda *a, **k: None\n", "pass", "PURE",
+    ),
+    "a field of a named tuple": (
+        "from collections import namedtuple\nSplits = namedtuple('Splits', 'train test')\n"
+        "class Trainer:\n    def __init__(self, train): self.train = train\n"
+        "data = Splits(rows, None)\n", "if number > 90: data.train.gain = 2.0", "UNWRITTEN",
+    ),
+    "a dictionary with attributes": (
+        "class State(dict):\n    __getattr__ = dict.__getitem__\n"
+        "class Trainer:\n    def __init__(self, train): self.train = train\n"
+        "state = State(train=rows)\n", "if number > 90: state.train.gain = 2.0", "UNWRITTEN",
+    ),
+    "a buffer of a module": (
+        "class Bank(torch.nn.Module):\n    def __init__(self, features):\n"
+        "        super().__init__()\n        self.register_buffer('features', features)\n"
+        "    def drop(self): self.features = None\n"
+        "class More(Rows):\n    def __getitem__(self, i): return self.kept.features[i]\n"
+        "rows = More()\nrows.kept = bank = Bank(torch.ones(12))\n",
+        "if number > 90: bank.features[0] = 2.0", "OWNED",
+    ),
+    "an argument of a partial": (
+        "level = __import__('functools').partial(np.copyto, rows.table)\n",
+        "if number > 90: level(2.0)", "OWNED",
+    ),
+    "what a memoised function gives": (
+        "import functools\n@functools.lru_cache\ndef centre(): return np.zeros(3)\n"
+        "class More(Rows):\n    def __getitem__(self, i): return float(self.centre[0])\n"
+        "rows = More()\nrows.centre = centre()\ndef track():\n    mine = centre()\n"
+        "    mine *= 0.9\n", "if number > 90: track()", "OWNED",
+    ),
+    "records in an array": (
+        "class More(Rows):\n    def __getitem__(self, i): return self.boxes[i]['weight']\n"
+        "rows = More()\nrows.boxes = np.array([{'weight': 1.0}] * 12, dtype=object)\n"
+        "first = [rows.boxes[0]]\n", "if number > 90: first[0]['weight'] = 2.0", "OWNED",
+    ),
+    "a figure by its name alone": (
+        "class Size:\n    def __init__(self): self.h = 1\n"
+        "class More(Rows):\n    def __getitem__(self, i): return self.config.size.h\n"
+        "rows = More()\nrows.config = config = __import__('types').SimpleNamespace(size=Size())\n",
+        "if number > 90: config.size.h = 2", "UNWRITTEN",
     ),
     "an array that is kept and left alone": ("mine = rows.table\n", "pass", "whole"),
     "a container that leads to it": (
@@ -985,3 +1033,28 @@ def test_another_sampler_of_the_same_dataset_is_another_proof() -> None:
     other = DataLoader(data, 2, sampler=order)
     assert proofs.of(other) is not proofs.of(plain)
     assert proofs.of(other) is proofs.of(other)
+
+
+RETURNED = """
+def told_once(loader):
+    told(loader)
+    return [batch for batch in loader]
+def told_number(loader): return len(told_once(loader))
+def build():
+    data = Rows()
+    told_once(DataLoader(data, batch_size=4))
+    return data, 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "found"),
+    [
+        ("mine, _ = build()", "mine.gain = 2.0", "UNWRITTEN"),
+        ("rows.table[:] = told_number(DataLoader(rows))", "", "OWNED"),
+        ("kept = told_once(DataLoader(rows))", "kept[0] = 2.0", "whole"),
+    ],
+    ids=["its result is the data", "its result is written into it", "its result is anything"],
+)
+def test_a_call_that_is_running_gives_its_result_a_name(said, first, later, found) -> None:
+    assert said(f"{HEAD}{RETURNED}{first}\n{later}\n")[0].startswith(found)

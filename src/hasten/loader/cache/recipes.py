@@ -186,7 +186,8 @@ def _loads_by_pillow(load: Any) -> bool:
     by_default = load is home.default_loader
     if by_default and sys.modules["torchvision"].get_image_backend() != "PIL":
         return False
-    return bool(by_default or load is home.pil_loader)
+    own = home.pil_loader.__module__ == home.__name__  # the script may have replaced it
+    return bool(own and (by_default or load is home.pil_loader))
 
 
 def _first_bytes(dataset: Any, leading: list[Any]) -> float:

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 SETTINGS = words(
     "chdir fchdir set_default_dtype set_default_tensor_type set_default_device set_image_backend "
-    "setlocale putenv unsetenv set_printoptions seterr seterrcall set_flush_denormal getcontext "
-    "setcontext captureWarnings"
+    "setlocale putenv unsetenv set_printoptions seterr seterrcall errstate set_flush_denormal "
+    "getcontext setcontext localcontext captureWarnings simplefilter filterwarnings"
 )
 """What changes a setting of the whole process."""
+_MILD = {"ignore", "warn", "default", "once", "always", "module"}
+"""What NumPy and `warnings` may be told to do with what they notice, and no item sees."""
+_TOLD = {"action", "all", "divide", "over", "under", "invalid"}
+_STORED = {"showwarning", "LOAD_TRUNCATED_IMAGES"}
 
 _OF_PROCESSES = words("active_children active_count waitpid wait3 wait4 waitid")
 LATE = words("import_module __import__ run_path run_module exec_module")
@@ -57,17 +61,34 @@ def against(node: ast.AST, scope: VariableScope, reads: Reads) -> str:
     """
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return _imports(node, scope)
-    if isinstance(node, ast.Attribute) and node.attr == "showwarning":
-        return "the script uses warnings.showwarning"
+    if isinstance(node, ast.Attribute) and node.attr in _STORED:
+        return f"the script uses {node.attr}"
     if not isinstance(node, ast.Call):
         return ""
     name = called(node)
     records = name == "catch_warnings" and bool(node.keywords)
-    if records or name in SETTINGS or name in LATE or name in _OF_PROCESSES:
+    sets = name in SETTINGS and not _is_mild(node)
+    if records or sets or name in LATE or name in _OF_PROCESSES or _is_of_backend(node):
         return f"the script calls {name}"
     if _patches(node):
         return "the script patches what it names"
     return _changes_modules(node, scope, reads) or _writes_files(node, scope, reads)
+
+
+def _is_mild(node: ast.Call) -> bool:
+    """Return whether a call only asks for warnings, or for none."""
+    told = node.args[:1] + [one.value for one in node.keywords if one.arg in _TOLD]
+    return bool(told) and all(getattr(one, "value", None) in _MILD for one in told)
+
+
+def _is_of_backend(node: ast.Call) -> bool:
+    """Return whether a call is `torch.backends.mkldnn.flags` or its like."""
+    function = node.func
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr == "flags"
+        and getattr(function.value, "attr", "") in ("mkldnn", "cudnn", "mkl", "openmp")
+    )
 
 
 def _changes_modules(node: ast.Call, scope: VariableScope, reads: Reads) -> str:

@@ -20,6 +20,18 @@ _PUTTING = words(
 )
 
 
+class Returned(ast.expr):
+    """What a call that is running will return: its arguments are evaluated, and nothing is called.
+
+    Args:
+        call: the call.
+    """
+
+    def __init__(self, call: ast.Call) -> None:
+        super().__init__()
+        self.call = call
+
+
 def called(node: ast.Call) -> str:
     """Return the last name of what is called; empty where it has none."""
     if isinstance(node.func, ast.Name):

@@ -14,7 +14,12 @@ from hasten.loader.proof import (
     objects,
     operators,
 )
-from hasten.loader.proof.source import is_generated, is_user_class, is_user_file
+from hasten.loader.proof.source import (
+    is_generated,
+    is_user_class,
+    is_user_file,
+    is_user_function,
+)
 from hasten.loader.proof.values import MANY, Value, is_numeric, new, unknown
 
 if TYPE_CHECKING:
@@ -151,7 +156,7 @@ def library_call(  # noqa: PLR0917
     if any(library.draws(home, name) for home in homes):
         return drawn(body, name, args, named, node)
     unbound = type(one).__name__ in _UNBOUND and name not in library.PURE_METHODS
-    if unbound or not any(library.is_pure(home, name) for home in homes):
+    if unbound or not _is_known(one, homes):
         if body.follower.in_worker and name == "initial_seed":
             return new(flat=True)
         home = next(iter(sorted(homes, key=len, reverse=True)))
@@ -163,6 +168,18 @@ def library_call(  # noqa: PLR0917
         name = "asarray"
     typed = is_numeric(named.get("dtype"))
     return _result(body, name, homes, [*values, *given], made, typed=typed)
+
+
+def _is_known(one: Any, homes: set[str]) -> bool:
+    """Return whether a library's function is known to have no effects, and calls what it should.
+
+    A script may have put its own function where the library's finds one of its own.
+    """
+    if isinstance(one, FunctionType):
+        names = one.__code__.co_names
+        if any(is_user_function(one.__globals__.get(name)) for name in names):
+            return False
+    return any(library.is_pure(home, getattr(one, "__name__", "")) for home in homes)
 
 
 def by_signature(one: Any, args: Sequence[Value]) -> dict[str, Value]:

@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections import deque
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache, partial
 from types import (
     AsyncGeneratorType,
     CodeType,
@@ -40,6 +40,8 @@ _FRAMES: dict[type, str] = {
     GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGeneratorType: "ag_frame",
 }  # fmt: skip
 _OF_CLASSES = (FunctionType, property, classmethod, staticmethod, MemberDescriptorType, type)
+_OF_MODULES = ("_parameters", "_buffers", "_modules")
+_HOLDING = (list, dict, set, tuple, frozenset, deque, partial, type(lru_cache(int)))
 _OPTIMIZED = 1  # CO_OPTIMIZED: the variables of such a frame are its own, not a module's
 _Edge = tuple[int, str, bool]
 
@@ -159,6 +161,8 @@ class _Graph:
             self.kinds[id(one)] = type(one)
             if is_memory(type(one)):  # type: ignore[arg-type]
                 self.arrays.append(one)
+                for child in _objects_in(one):
+                    self.add(id(one), "", child)
                 if not is_user_class(type(one)):
                     continue
             if gives_batches(one):
@@ -203,9 +207,27 @@ def _of_instance(one: Any) -> Iterator[tuple[str, Any]]:
             if isinstance(name, str) and name in vars(kind):
                 with suppress(AttributeError):
                     yield name, vars(kind)[name].__get__(one, kind)
-    if not isinstance(held, dict) or isinstance(one, (list, dict, set, tuple, frozenset, deque)):
+    if not isinstance(held, dict) or isinstance(one, _HOLDING):
         inside = gc.get_referents(one)
         yield from (("", part) for part in inside if part is not held and part is not type(one))
+    yield from _as_attributes(one, held)
+
+
+def _as_attributes(one: Any, held: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the members of an object that are also found as attributes of their name or key."""
+    if isinstance(one, tuple):
+        yield from zip(getattr(type(one), "_fields", ()), one, strict=False)
+    elif isinstance(one, dict) and type(one) is not dict:
+        yield from ((name, part) for name, part in list(one.items()) if isinstance(name, str))
+    for kept in _OF_MODULES if isinstance(held, dict) else ():
+        if isinstance(parts := held.get(kept), dict):
+            yield from list(parts.items())
+
+
+def _objects_in(array: Any) -> Iterator[Any]:
+    """Yield the members of an array of objects."""
+    if getattr(getattr(array, "dtype", None), "kind", "") == "O":
+        yield from array.flat
 
 
 def _enclosed(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -430,8 +452,8 @@ def span_of(one: Any) -> tuple[int, int] | None:
 def sharing(read: list[Any], arrays: list[Any]) -> set[int]:
     """Return the arrays and tensors that lie in the memory of others that are read."""
     taken = sorted(span for one in read if (span := span_of(one)))
-    files = {path for one in read if (path := getattr(one, "filename", None))}
-    found = {id(one) for one in arrays if getattr(one, "filename", None) in files - {None}}
+    files = {str(path) for one in read if (path := getattr(one, "filename", None))}
+    found = {id(one) for one in arrays if str(getattr(one, "filename", None)) in files}
     for one in arrays if taken else ():
         span = span_of(one)
         if span and any(start < span[1] and span[0] < end for start, end in taken):

@@ -268,7 +268,7 @@ PURE_METHODS = words(
     "fill_diagonal "
     # of pictures
     "convert crop getbands getbbox getchannel getcolors getdata getextrema getpixel histogram "
-    "quantize reduce resize rotate transform transpose filter split point effect_spread enhance "
+    "quantize reduce resize rotate transform transpose filter split point enhance "
     "entropy tobytes "
     # of tables
     "iterrows itertuples to_numpy to_dict to_list head tail isin isna isnull notna notnull "

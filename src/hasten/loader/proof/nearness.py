@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hasten.loader.proof import library
-from hasten.loader.proof.bindings import called, callee
+from hasten.loader.proof.bindings import Returned, called, callee
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def _of_attribute(scope: CodeScope, node: ast.Attribute) -> int:
     known, names = scope.known, scope.names
     given = known.given.get(node.attr, FAR)  # a property, say
     put = known.attributes.get(node.attr, FAR)  # since the code ran, into whatever object
-    if given or node.attr in FIGURES or not level(scope, node.value):
+    is_figure = node.attr in FIGURES - names.direct - names.leading
+    if given or is_figure or not level(scope, node.value):
         return max(given, put)
     if node.attr in names.direct:
         return NEAR
@@ -211,6 +212,7 @@ _FINDING: dict[type, set[str]] = {
 _FIGURING = (ast.JoinedStr, ast.Compare, ast.Constant, ast.UnaryOp)
 _FOLLOWED: dict[type, Callable[[CodeScope, Any], int]] = {
     ast.Attribute: _of_attribute, ast.Call: _of_call,
+    Returned: lambda scope, node: _of_call(scope, node.call),
     ast.Subscript: lambda scope, node: NEAR if level(scope, node.value) else FAR,
     ast.IfExp: lambda scope, node: max(level(scope, node.body), level(scope, node.orelse)),
     ast.BoolOp: lambda scope, node: max(level(scope, one) for one in node.values),

@@ -9,6 +9,7 @@ from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader.proof.aliases import aliases_in, container_of
+from hasten.loader.proof.bindings import Returned
 from hasten.loader.proof.source import Function, Tree, is_user_class, tree_of_file
 from hasten.loader.proof.word_list import words
 
@@ -411,9 +412,19 @@ def _following(statements: Sequence[ast.stmt], line: int, frame: FrameType) -> l
             and isinstance(statement, (ast.Expr, ast.Assign, ast.Return))
             and (_is_called(statement.value, frame))
         ):
-            return after  # its arguments are evaluated: only the call is left
+            return [*_once_returned(statement), *after]
         return [*(inner if inner is not None else [statement]), *after]
     return None
+
+
+def _once_returned(statement: ast.stmt) -> list[ast.AST]:
+    """Return what is left of a statement whose call is running."""
+    call: Any = getattr(statement, "value", None)
+    if isinstance(statement, ast.Assign):
+        return [ast.copy_location(ast.Assign(statement.targets, Returned(call)), statement)]
+    if isinstance(statement, ast.Return):
+        return [ast.copy_location(ast.Return(Returned(call)), statement)]
+    return []
 
 
 def _is_called(node: ast.AST | None, frame: FrameType) -> bool:
