@@ -263,8 +263,14 @@ OWN_STDERR = {"a log": "log = sys.stderr = io.StringIO()", "none": "sys.stderr.c
 @pytest.mark.child
 @pytest.mark.parametrize("own", OWN_STDERR.values(), ids=OWN_STDERR)
 def test_what_the_script_has_in_place_of_stderr_gets_no_line(own) -> None:
-    code = f"import io, sys\n{own}\n{TRAINING}\nprint(log and log.getvalue())"
-    done = python(code, Plan((("no_such_lever", 1),)))
+    code = (
+        "import dataclasses, io, sys\n"
+        "import hasten.levers.intra_op_threads as threads\n"
+        "def at_once(training, setting): raise ArithmeticError('at once')\n"
+        "threads.LEVER = dataclasses.replace(threads.LEVER, apply=at_once)\n"
+        f"{own}\n{TRAINING}\nprint(log and log.getvalue())"
+    )
+    done = python(code, Plan().with_lever("intra_op_threads", 1))
     assert done.returncode == 0
     assert done.stdout.endswith(f"\n{'' if own.startswith('log') else None}\n")
 

@@ -165,9 +165,8 @@ def prepare(text: str) -> None:
     tracebacks.trim_uncaught()
     if scratch := os.environ.get("HASTEN_REDIRECT"):
         _redirect(scratch)
-    if order.recording is not None:
-        _pin(order.seed)
     if order.mode is not Mode.RUN:
+        _pin(order.seed)  # two trials compute the same
         _refuse_questions()
     attach = {Mode.RUN: _run, Mode.TRIAL: _trial, Mode.VERIFY: _verify}
     sys.meta_path.insert(0, AfterImport("torch", lambda: attach[order.mode](order)))

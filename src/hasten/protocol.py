@@ -65,7 +65,7 @@ class Order:
         mark: a file whose existence says that this code was reached.
         place: the machine of a real run, see `trials.child_environment.place`.
         envelope: what the first steps of a real run are held against.
-        seed: the seed of every generator in a verification.
+        seed: of all that the script leaves unseeded, in a trial and a verification.
         recording: what a verification records.
         folder: where its tensors go.
     """

@@ -156,7 +156,8 @@ class LoaderEngine:
     def _state(self, loader: Any) -> LoaderState:
         state = self._states_by_loader.get(loader)
         if state is None:
-            state = self._states_by_loader[loader] = LoaderState(self.notices, self._clock)
+            life = self.proofs.begin_life(loader)
+            state = self._states_by_loader[loader] = LoaderState(self.notices, self._clock, life)
         return state
 
     # ---- what the script does
@@ -166,6 +167,7 @@ class LoaderEngine:
         if not steerable(loader):
             return stock()
         state = self._state(loader)
+        state.life.pass_count += 1
         # torch draws no base seed where the loader's own workers stayed from pass to pass.
         stays = stay(loader)
         if stays and state.kept_seed is not None and loader._iterator is None:
@@ -174,6 +176,7 @@ class LoaderEngine:
             state.pools.drop()
             return stock()
         if state.kept_seed is None and not self._permitted(state, loader):
+            state.life.plain_count += 1
             front = stock()
             if hasattr(front, "_sampler_iter"):
                 front.__dict__.pop("_next_data", None)
@@ -194,7 +197,7 @@ class LoaderEngine:
 
     def _permitted(self, state: LoaderState, loader: Any) -> bool:
         """Return whether anything is requested, and what is proven about a loader permits it."""
-        if not self._repays(state):
+        if not (self._granted or self.proofs.repay(loader, state.life)):
             return False
         if self.warmups is not None:
             self.proofs.look(loader)
@@ -210,16 +213,6 @@ class LoaderEngine:
         if state.items.permit.missing:
             self.notices.refuse(state.items.permit.missing)
         return state.items.permit.allows(loader, self.request, self.offers, self.setups)
-
-    def _repays(self, state: LoaderState) -> bool:
-        """Return whether a proof is worth its time: an evaluation may end before it is ready.
-
-        An evaluation uses torch's own batches until waiting for them has cost as much as a proof.
-        """
-        import torch
-
-        is_repaid = state.waited_s >= self.proofs.cost_s
-        return self._granted or is_repaid or torch.is_grad_enabled()
 
     def _begin(self, state: LoaderState, loader: Any, *, resumed: bool) -> Any:
         """Return an iterator whose batches come from an `EpochIterator`."""
@@ -278,7 +271,7 @@ class LoaderEngine:
             began_s = time.monotonic()
             batch = original(iterator)
             if (loader := self._loader_of(iterator)) is not None:
-                self._state(loader).waited_s += time.monotonic() - began_s
+                self._state(loader).life.waited_s += time.monotonic() - began_s
         if self._after:
             loader = self._loader_of(iterator)
             for after in self._after:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hasten.loader.notices import Notices
+    from hasten.loader.proofs import LoaderLife
     from hasten.loader.workers.pool import Pool
 
 _MOST_VAIN = 2
@@ -30,6 +31,7 @@ class LoaderState:
     Args:
         notices: is told what is not done, and why.
         clock: seconds of the loop.
+        life: of this loader so far.
 
     Attributes:
         notices: as given.
@@ -40,10 +42,10 @@ class LoaderState:
         own: decides who fetches if the script has some.
         is_astray: whether a thread other than the loop's asks for batches.
         kept_seed: the base seed of the script's own persistent workers.
-        waited_s: how long the loop has waited for batches that torch made alone.
+        life: how long the loop waits for batches that torch makes alone.
     """
 
-    def __init__(self, notices: Notices, clock: Callable[[], float]) -> None:
+    def __init__(self, notices: Notices, clock: Callable[[], float], life: LoaderLife) -> None:
         self.notices = notices
         self.items = ItemFacts()
         self.sources = OfferedSources(self.items, notices)
@@ -52,7 +54,7 @@ class LoaderState:
         self.own = OwnWorkers(self.items, notices)
         self.is_astray = False
         self.kept_seed: int | None = None
-        self.waited_s = 0.0
+        self.life = life
         self._pass_count = self._task_count = self._vain_count = 0
 
     def begin_pass(self, loader: Any) -> int:

@@ -20,6 +20,38 @@ if TYPE_CHECKING:
     from hasten.loader.worker_plan import WorkerRequest
     from hasten.records import LoaderTraits
 
+_FREE_COUNT = 3  # of proofs: data to train on, to evaluate on, and one more
+_REPAID_RATIO = 3.0
+
+
+@dataclass(slots=True)
+class LoaderLife:
+    """How long the loop waits for the batches of one loader where torch makes them alone.
+
+    Attributes:
+        usual_s: seconds of such a pass over the last loader like it; 0 where none is known.
+        expected_s: seconds of all passes over that one; 0 where they are not known.
+        waited_s: seconds so far.
+        pass_count: passes so far.
+        plain_count: those among them whose batches torch makes alone.
+    """
+
+    usual_s: float = 0.0
+    expected_s: float = 0.0
+    waited_s: float = 0.0
+    pass_count: int = 0
+    plain_count: int = 0
+
+    @property
+    def pass_s(self) -> float:
+        """Seconds of such a pass."""
+        return self.waited_s / self.plain_count if self.plain_count else self.usual_s
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds of as many such passes as there were."""
+        return self.pass_count * self.pass_s
+
 
 @dataclass(frozen=True, slots=True)
 class Permit:
@@ -66,34 +98,67 @@ class Proofs:
     What is proven stays proven: code that can run later could also run at the first look.
 
     Attributes:
-        cost_s: the seconds that the longest proof took.
+        cost_s: the seconds that the last proof took; the first one also reads the files.
     """
 
     def __init__(self) -> None:
         self.cost_s = 0.0
+        self._made_count = 0
+        self._lives: dict[type, LoaderLife] = {}
         self._known: dict[tuple[Any, ...], tuple[list[Any], LoaderProof]] = {}
         self._last: dict[int, LoaderProof] = {}
         self._batchable: set[int] = set()
 
     def of(self, loader: Any) -> LoaderProof:
         """Return what is proven about a loader."""
-        dataset = loader.dataset
-        parts = [dataset, loader.collate_fn]
+        key, parts, found = self._look_up(loader)
+        if found is not None:
+            return found
+        began_s = time.monotonic()
+        found = prove(loader)
+        self.cost_s = time.monotonic() - began_s
+        self._made_count += 1
+        with suppress(TypeError):  # a list, say, is examined again each time
+            self._known[key] = [weakref.ref(part) for part in parts], found
+        self._last[id(loader.dataset)] = found
+        return found
+
+    def begin_life(self, loader: Any) -> LoaderLife:
+        """Return the record of a new loader, which begins with that of the last one like it."""
+        kind = type(loader.dataset)
+        before = self._lives.get(kind)
+        life = LoaderLife() if before is None else LoaderLife(before.pass_s, before.whole_s)
+        self._lives[kind] = life
+        return life
+
+    def repay(self, loader: Any, life: LoaderLife) -> bool:
+        """Return whether a loader's proof is known, or worth its time.
+
+        An evaluation may end before a proof is ready, and a script that makes a dataset for each
+        of many short trainings would wait for proofs, not for data. Their batches are torch's
+        until waiting for them has cost as much as a proof, or where loaders like it have shown
+        that it will cost much more.
+        """
+        import torch
+
+        return (
+            (torch.is_grad_enabled() and self._made_count < _FREE_COUNT)
+            or life.waited_s >= self.cost_s
+            or life.expected_s >= _REPAID_RATIO * self.cost_s
+            or self._look_up(loader)[2] is not None
+        )
+
+    def _look_up(self, loader: Any) -> tuple[tuple[Any, ...], list[Any], LoaderProof | None]:
+        """Return the key and the parts that a proof is about, and the proof if there is one."""
+        parts = [loader.dataset, loader.collate_fn]
         # A dataset may be used with different ones; torch's other samplers read nothing.
         parts += [loader.worker_init_fn] * (loader.worker_init_fn is not None)
         order = order_of(loader)
         parts += [order] * (type(order).__name__ == "SubsetRandomSampler")
         key = (loader._auto_collation, *map(id, parts))
         seen, proof = self._known.get(key, ([], None))
-        if proof is not None and all(s() is part for s, part in zip(seen, parts, strict=True)):
-            return proof
-        began_s = time.monotonic()
-        found = prove(loader)
-        self.cost_s = max(self.cost_s, time.monotonic() - began_s)
-        with suppress(TypeError):  # a list, say, is examined again each time
-            self._known[key] = [weakref.ref(part) for part in parts], found
-        self._last[id(dataset)] = found
-        return found
+        same = proof is not None and all(s() is p for s, p in zip(seen, parts, strict=True))
+        return key, parts, proof if same else None
 
     def look(self, loader: Any) -> None:
         """Examine a loader for `add`, since the parent asks what could be done."""

@@ -24,24 +24,19 @@ def pin_python(seed: int) -> None:
 
 def pin_numpy(seed: int) -> None:
     """Seed numpy's global state, and each generator that is made without a seed."""
+    import random
+
     import numpy
 
     np: Any = numpy
-    serial = [0]
-
-    def next_seed() -> list[int]:
-        serial[0] += 1
-        return [seed, serial[0]]
-
-    make_generator, reseed = np.random.default_rng, np.random.seed
-
-    def default_rng(own: Any = None) -> Any:
-        return make_generator(next_seed() if own is None else own)
+    reseed = np.random.seed
 
     def pinned(own: Any = None) -> None:
         reseed(seed if own is None else own)
 
-    np.random.default_rng = default_rng
+    # Generators of every kind, such as those of a library that searches hyperparameters, take
+    # their entropy from here.
+    np.random.bit_generator.randbits = random.Random(seed).getrandbits
     np.random.seed = pinned
     reseed(seed)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hasten.protocol import RecordingSpec
 
 _MOST_BYTES = 1 << 28
+_OTHER_MODEL = "the script makes another model in each launch, so nothing can be compared"
 
 
 def parameters_of(live: Any) -> list[Any]:
@@ -76,6 +77,8 @@ class Teaching:
         import torch
 
         parameters = parameters_of(self._live)
+        if taught.stat().st_size != sum(p.numel() * p.element_size() for p in parameters):
+            raise RuntimeError(_OTHER_MODEL)
         with open(taught, "rb") as file, torch.no_grad():
             for parameter in parameters:
                 content = bytearray(file.read(parameter.numel() * parameter.element_size()))
@@ -106,6 +109,8 @@ class Teaching:
             kept = pickle.loads((self._teacher / name).read_bytes())
             for parameter, gradient in zip(parameters, kept, strict=False):
                 if gradient is not None and not _is_odd(parameter.grad):
+                    if gradient.shape != parameter.grad.shape:
+                        raise RuntimeError(_OTHER_MODEL)
                     parameter.grad.detach().copy_(gradient)
             self.gradients_taught = True
 

@@ -9,6 +9,8 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from functools import cache, lru_cache, partial
+from itertools import compress
+from operator import not_
 from types import (
     AsyncGeneratorType,
     CodeType,
@@ -101,7 +103,8 @@ def frames_of_threads() -> list[FrameType]:
             if is_user_file(at.f_code.co_filename):
                 found.append(at)
             at = at.f_back
-    for one in [one for one in gc.get_objects() if type(one) in _FRAMES]:
+    heap = gc.get_objects()
+    for one in compress(heap, map(_FRAMES.__contains__, map(type, heap))):
         waiting = getattr(one, _FRAMES[type(one)])
         if waiting is None or waiting in found or not is_user_file(waiting.f_code.co_filename):
             continue
@@ -321,10 +324,10 @@ def _by_kind(spaces: Iterable[dict[str, Any]], kind: type) -> tuple[set[str], se
 def _add_from_heap(graph: _Graph) -> None:
     """Add what the script's functions enclose and its objects hold, whoever holds them."""
     installed: set[str] = set()
-    for one in gc.get_objects():  # some hundred thousands: little is called for most of them
+    heap = gc.get_objects()  # some hundred thousands: little is called for most of them
+    others = map(_OTHERS.__contains__, map(type, heap))
+    for one in compress(heap, map(not_, others)):
         kind = type(one)
-        if kind in _OTHERS:
-            continue
         if kind is FunctionType:
             if one.__code__.co_filename not in installed:
                 _add_function(graph, one, installed)

@@ -61,6 +61,7 @@ class Checked:
         self._light = source.light
         self._on_end = on_end
         self._number = self._change_count = 0
+        self._private: random_states.Private | None = None
         self._stock_ns: list[int] = []
         self._source_ns: list[int] = []
 
@@ -144,10 +145,13 @@ class Checked:
         if self._light:
             return None
         roots = self.stock.roots
-        return [fingerprint(root) for root in roots], random_states.Private(*roots).read()
+        if self._private is None:
+            self._private = random_states.Private(*roots)
+        return [fingerprint(root) for root in roots], self._private.read()
 
     def _put_off(self) -> None:
         """Compare the next batch instead, since a dataset's first items may open its files."""
+        self._private = None  # or make their generators
         self._change_count += 1
         if self._number > 1 or self._change_count > _PATIENCE_COUNT:
             self._end(f"{self.name} cannot be compared: the dataset changes while it is read")

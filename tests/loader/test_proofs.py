@@ -1,0 +1,51 @@
+"""A proof is made where it costs less than the waiting that it may save."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from hasten.loader.proofs import Proofs
+
+
+def loader():
+    return DataLoader(TensorDataset(torch.zeros(4)))
+
+
+@pytest.fixture
+def proofs():
+    """Proofs of a script that has had those of its first loaders."""
+    proofs = Proofs()
+    for _ in range(3):
+        proofs.of(loader())
+    proofs.cost_s = 1.0
+    return proofs
+
+
+def test_the_first_loaders_that_a_script_trains_on_are_proven_at_once() -> None:
+    proofs, one = Proofs(), loader()
+    proofs.cost_s = 1.0
+    life = proofs.begin_life(one)
+    assert proofs.repay(one, life)
+    with torch.no_grad():
+        assert not proofs.repay(one, life)
+        life.waited_s = 1.0
+        assert proofs.repay(one, life)
+
+
+def test_what_is_known_costs_nothing(proofs) -> None:
+    one = loader()
+    life = proofs.begin_life(one)
+    assert not proofs.repay(one, life)
+    proofs.of(one)
+    proofs.cost_s = 1.0
+    assert proofs.repay(one, life)
+
+
+@pytest.mark.parametrize(("pass_count", "repaid"), [(2, False), (10, True)])
+def test_later_ones_are_judged_by_the_last_one_like_them(proofs, pass_count, repaid) -> None:
+    first = proofs.begin_life(loader())
+    first.pass_count, first.plain_count, first.waited_s = pass_count, 1, 0.4
+    again = proofs.begin_life(one := loader())
+    assert proofs.repay(one, again) is repaid
+    again.pass_count = 10  # none of them torch's: what a pass takes is known from before
+    assert proofs.begin_life(loader()).expected_s == pytest.approx(4.0)
