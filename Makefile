@@ -86,7 +86,7 @@ bench-accelerator: $(READY) system
 
 bench-levers: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check transformers==4.57.3  # one script imports it
-	$(BIN)/python benchmarks/levers.py $(ARGUMENTS)
+	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/levers.py $(ARGUMENTS)
 
 bench-edits bench-loader bench-overhead bench-priors bench-sweep: $(READY)
 	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/$(@:bench-%=%).py $(ARGUMENTS)
