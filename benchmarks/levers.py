@@ -49,19 +49,6 @@ def page(rows: list[dict[str, Any]], rounds: int) -> str:
     return f"{head}{''.join(lines)}\nReproduce with `make bench-levers`.\n"
 
 
-def make_pictures(folder: Path) -> None:
-    """Write 200 JPEG files of 192 by 192 pixels."""
-    import numpy as np
-    from PIL import Image
-
-    folder.mkdir()
-    drawn = np.random.default_rng(0)
-    for index in range(200):
-        coarse = drawn.integers(256, size=(12, 12, 3), dtype=np.uint8)
-        picture = Image.fromarray(coarse).resize((192, 192), Image.Resampling.BICUBIC)
-        picture.save(folder / f"{index:03d}.jpg", quality=90)
-
-
 def measure(entry: dict[str, Any], folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     """Race a script against itself under its lever."""
     if find_spec(entry.get("needs", "torch")) is None:
@@ -86,7 +73,6 @@ def main() -> None:
         folder = Path(scratch)
         for path in (HERE / "planted").glob("*.py"):
             copy2(path, folder)
-        make_pictures(folder / "jpegs")
         for entry in found:
             if not asked.only or entry["lever"] in asked.only:
                 rows.append(measure(entry, folder, asked))

@@ -35,8 +35,6 @@ FOR_LEVERS = {"loader", "compile"}
 OTHERS_OF_THE_NAME = {
     "diagnose/families/numbers.py": {"channels_last"},  # torch's memory format
     "report/edits/kinds/models.py": {"channels_last"},
-    "instrument/item_profile.py": {"turbojpeg"},  # the library
-    "loader/cache/purity.py": {"turbojpeg"},
 }
 LONGEST_FILE, LONGEST_FUNCTION = 800, 60
 MOST_PARTS = 15  # methods, or attributes that it sets

@@ -34,7 +34,7 @@ TRAITS = {
         model=ModelTraits(dtype="bfloat16", device="cuda", attention="eager"),
         optimizer=OptimizerTraits(name="AdamW", is_fused=True),
         loader=LoaderTraits(worker_count=2, is_map_style=False),
-        thread_count=64, interop_thread_count=64, interop_started_count=64,
+        thread_count=64,
     ),
     "dropout": Traits(
         optimizer=OptimizerTraits(name="SGD"),

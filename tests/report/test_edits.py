@@ -131,17 +131,16 @@ def test_files_outside_the_project_are_nobodys_to_edit(desk) -> None:
     assert desk.diff.count("+++") == 1
 
 
-def test_tasks_precision_and_malloc_are_one_line_each(desk) -> None:
+def test_precision_and_malloc_are_one_line_each(desk) -> None:
     text = desk.edit(
         "import torch\n\ntrain()\n",
-        inter_op_threads=1, fp32_precision="tf32", malloc_retention=True,
+        fp32_precision="tf32", malloc_retention=True,
     )  # fmt: skip
-    assert text.splitlines()[:6] == [
+    assert text.splitlines()[:5] == [
         "import ctypes",
         "import torch",
         "",
         'torch.set_float32_matmul_precision("high")',
-        "torch.set_num_interop_threads(1)",
         "ctypes.CDLL(None).mallopt(-3, 1 << 30) or ctypes.CDLL(None).mallopt(-3, 32 << 20)"
         "  # M_MMAP_THRESHOLD: freed memory stays here",
     ]

@@ -316,17 +316,6 @@ def test_a_lambda_that_starts_loader_workers_keeps_its_threads(desk) -> None:
     assert text == f"import torch\n\ntorch.set_num_threads(4)\n\n{line}"
 
 
-def test_tasks_are_set_once_since_torch_refuses_a_second_number(desk) -> None:
-    desk.edit(
-        "import torch\nif args.tasks:\n    torch.set_num_interop_threads(args.tasks)\n",
-        inter_op_threads=1,
-    )
-    assert changed(desk) == [
-        "-    torch.set_num_interop_threads(args.tasks)", "+    torch.set_num_interop_threads(1)",
-    ]  # fmt: skip
-    assert "the script sets the number at train.py:3, and torch takes it once" in desk.said()
-
-
 @pytest.mark.parametrize(
     "lines",
     [
@@ -343,13 +332,12 @@ def test_an_import_that_lines_at_the_top_cannot_count_on_gets_one_that_they_can(
 ) -> None:
     text = desk.edit(
         f"import argparse\n\n{lines}",
-        intra_op_threads=1, flush_denormals=True, fp32_precision="tf32", inter_op_threads=1,
+        intra_op_threads=1, flush_denormals=True, fp32_precision="tf32",
     )  # fmt: skip
     head = text.split(lines)[0].splitlines()
     assert head == [
         "import argparse", "import torch", "", "torch.set_flush_denormal(True)",
-        'torch.set_float32_matmul_precision("high")', "torch.set_num_interop_threads(1)",
-        "torch.set_num_threads(1)", "",
+        'torch.set_float32_matmul_precision("high")', "torch.set_num_threads(1)", "",
     ]  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ _VARIABLES = (
     "KMP_AFFINITY",
 )
 _NOTHING = ("", "false", "none", "disabled")
-_TASKS = Path("/proc/self/task")
-_POOL_NAME = "PTThreadPool"  # c10::setThreadName in ATen/ParallelThreadPoolNative.cpp
 
 
 def add_threads(traits: Traits) -> Traits:
@@ -32,26 +29,9 @@ def add_threads(traits: Traits) -> Traits:
     return replace(
         traits,
         thread_count=torch.get_num_threads(),
-        interop_thread_count=torch.get_num_interop_threads(),
-        interop_started_count=_started_count(),
         openmp_variables=tuple(filter(_is_set, _VARIABLES)),
     )
 
 
 def _is_set(name: str) -> bool:
     return os.environ.get(name, "").lower() not in _NOTHING
-
-
-def _started_count() -> int | None:
-    """Return how many threads of the inter-op pool exist; the pool starts with its first task."""
-    try:
-        return sum(_name(task) == _POOL_NAME for task in _TASKS.iterdir())
-    except OSError:
-        return None
-
-
-def _name(task: Path) -> str:
-    try:
-        return (task / "comm").read_text().strip()
-    except OSError:  # it has ended
-        return ""

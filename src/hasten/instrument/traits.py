@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +185,4 @@ class TraitsReader:
             loader = replace(loader, step_batch_count=per_step)
         if loader.worker_count:
             return loader
-        # Pillow loads its readers when the first file is opened; workers do that elsewhere.
-        opens_images = "PIL.JpegImagePlugin" in sys.modules
-        return replace(loader, opens_images=opens_images, draws=self._draws.items)
+        return replace(loader, draws=self._draws.items)

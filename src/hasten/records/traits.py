@@ -24,7 +24,6 @@ class LoaderTraits:
         fetch_s: seconds in which one process makes a batch.
         fetch_cpu_ratio: CPU seconds in each of these seconds; the rest is waiting.
         draws: the items draw random numbers; None where workers make them, or nobody has seen it.
-        opens_images: Pillow has opened a JPEG file; None where workers would do that.
         is_pure: making an item has no effects outside of the batch; None where nobody proved it.
         is_unchanged: what making an item reads stays as it is, too.
         unproven: why one of these two is not proven.
@@ -42,7 +41,6 @@ class LoaderTraits:
     fetch_s: float | None = None
     fetch_cpu_ratio: float | None = None
     draws: bool | None = None
-    opens_images: bool | None = None
     is_pure: bool | None = None
     is_unchanged: bool = False
     unproven: str = ""
@@ -195,8 +193,6 @@ class Traits:
         local_rank_count: processes of the training that a closer look saw on this machine.
         cycle_count: steps after which times repeat: batches that workers have in flight at once.
         thread_count: threads that share an operation on the CPU.
-        interop_thread_count: asynchronous tasks that may run at once.
-        interop_started_count: how many of their threads run; None where the kernel gives no names.
         openmp_variables: environment variables that say something to OpenMP.
         preloaded: the `LD_PRELOAD` of the process.
         huge_pages: how the kernel gives them: `always`, `madvise` or `never`.
@@ -221,8 +217,6 @@ class Traits:
     local_rank_count: int = 1
     cycle_count: int = 1
     thread_count: int | None = None
-    interop_thread_count: int | None = None
-    interop_started_count: int | None = None
     openmp_variables: tuple[str, ...] = ()
     preloaded: str = ""
     huge_pages: str | None = None

@@ -24,7 +24,6 @@ _ALL: tuple[Edit, ...] = (
     optimizers.foreach_optimizer,
     process.fp32_precision,
     optimizers.fused_optimizer,
-    process.inter_op_threads,
     process.intra_op_threads,
     loaders.loader_workers,
     process.malloc_retention,

@@ -37,23 +37,6 @@ def intra_op_threads(job: Job) -> None:
         job.set_up(f"{job.torch_name()}.set_num_threads({job.setting})")
 
 
-def inter_op_threads(job: Job) -> None:
-    """Set the tasks; torch takes the number once, so that no line stands beside a call."""
-    sites = _calls(job, "set_num_interop_threads")
-    if sites is None:
-        return
-    survey = job.survey()
-    called = survey.called("torch.set_num_interop_threads")
-    if called and not any(_always_runs(job, survey, site) for site in sites):
-        job.note(
-            f"the script sets the number at {survey.places(called)}, and torch takes it once: no "
-            "line is added, and the number holds where the script comes there"
-        )
-    _give(sites, job.setting)
-    if not called:
-        job.set_up(f"{job.torch_name()}.set_num_interop_threads({job.setting})")
-
-
 def _calls(job: Job, name: str) -> list[Site] | None:
     """Return the script's own calls that set a number, without those of loader workers.
 
