@@ -326,6 +326,14 @@ def test_all_levers_of_a_real_run_act_on_the_same_loaders() -> None:
 
 
 @pytest.mark.child
+def test_a_run_whose_levers_leave_loaders_alone_has_no_data_engine() -> None:
+    code = f"{TRAINING}\nimport sys\nprint('hasten.loader.engine' in sys.modules)"
+    apart = python(code, Plan().with_lever("fused_optimizer", True))
+    assert apart.stdout.endswith("False\n"), apart.stderr
+    assert python(code, Plan().with_lever("loader_workers", 2)).stdout.endswith("True\n")
+
+
+@pytest.mark.child
 def test_a_lever_that_is_not_installed_is_left_out_of_a_real_run() -> None:
     order = json.dumps({"mode": "run", "plan": {"no_such_lever": 1}})
     env = {**environment(Plan(), mode=Mode.RUN, env=os.environ), "HASTEN_CHILD": order}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hasten.lever import Training
+    from hasten.loader.engine import LoaderEngine
     from hasten.protocol import Answer, Command, PlanOrder
 
 
@@ -227,15 +228,20 @@ def _run(order: Order) -> None:
             settings[name] = setting
         except Exception as error:
             leave_out(name, setting, error)
-    if "hasten.loader" in sys.modules:
-        from hasten.loader import engine_for
-
-        engine_for(watch.live).notices.tell = lambda why: _tell(f"hasten: {why}\n")
+    if (engine := _engine(watch.live)) is not None:
+        engine.notices.tell = lambda why: _tell(f"hasten: {why}\n")
     atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
     if order.envelope is None:
         watch.install()
     else:
         _guard(watch, applied, order.envelope)
+
+
+def _engine(training: Any) -> LoaderEngine | None:
+    """Return the data engine of a real run; None where its levers leave loaders alone."""
+    loader: Any = sys.modules.get("hasten.loader")
+    found: LoaderEngine | None = None if loader is None else loader.installed(training)
+    return found
 
 
 def _tell(said: str) -> None:
@@ -263,11 +269,8 @@ def _guard(watch: Any, applied: AppliedLevers, envelope: Mapping[str, Any]) -> N
 
 def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
     """Say at the end of a real run why it was slower than promised."""
-    if os.getpid() != own_pid or "hasten.loader" not in sys.modules:
-        return
-    from hasten.loader import engine_for
-
-    for note in engine_for(training).notices.lost_workers:
+    engine = _engine(training) if os.getpid() == own_pid else None
+    for note in engine.notices.lost_workers if engine is not None else ():
         _tell(f"hasten: {note}; the main process went on by itself\n")
 
 

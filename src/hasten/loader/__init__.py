@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 _ENGINES: WeakKeyDictionary[Training, LoaderEngine] = WeakKeyDictionary()
 
 
+def installed(training: Training) -> LoaderEngine | None:
+    """Return the engine for a training's loaders; None where no lever has asked for it."""
+    return _ENGINES.get(training)
+
+
 def engine_for(training: Training) -> LoaderEngine:
     """Return the engine for a training's loaders; the first call installs it at the seams."""
     # The parent only asks levers what to try, so it need not load these.
@@ -25,7 +30,7 @@ def engine_for(training: Training) -> LoaderEngine:
     from hasten.loader.engine import LoaderEngine
 
     training = getattr(training, "itself", training)  # what the child hands to one lever only
-    engine = _ENGINES.get(training)
+    engine = installed(training)
     if engine is None:
         clock = _clock_of(weakref.ref(training))
         warmups = CacheWarmups(clock) if training.trial else None

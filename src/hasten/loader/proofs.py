@@ -80,7 +80,7 @@ class Permit:
 
     def setups(self, setups: Sequence[Any]) -> tuple[Any, ...]:
         """Return the setups that may act in workers: making items twice requires pure items."""
-        return tuple(one for one in setups if self.is_pure or not one.repeats)
+        return tuple(setups) if self.is_pure else ()
 
 
 def permit_of(proof: LoaderProof) -> Permit:

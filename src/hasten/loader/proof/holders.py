@@ -30,7 +30,7 @@ from hasten.loader.proof.source import is_user_class, is_user_file
 from hasten.loader.proof.values import is_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hasten.loader.proof.reads import Reads
 
@@ -91,10 +91,13 @@ class ReachableNames(NamedTuple):
     kinds: frozenset[str]
 
 
-def frames_of_threads() -> list[FrameType]:
+def frames_of_threads(heap: Sequence[Any]) -> list[FrameType]:
     """Return the frames of the user's code in all threads, the innermost first.
 
     They include the frames of suspended generators and coroutines.
+
+    Args:
+        heap: all objects that the collector knows.
     """
     found: list[FrameType] = []
     for frame in sys._current_frames().values():
@@ -103,7 +106,6 @@ def frames_of_threads() -> list[FrameType]:
             if is_user_file(at.f_code.co_filename):
                 found.append(at)
             at = at.f_back
-    heap = gc.get_objects()
     for one in compress(heap, map(_FRAMES.__contains__, map(type, heap))):
         waiting = getattr(one, _FRAMES[type(one)])
         if waiting is None or waiting in found or not is_user_file(waiting.f_code.co_filename):
@@ -244,13 +246,16 @@ def _enclosed(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield from (("", part) for part in vars(function).values())
 
 
-def names_of(reads: Reads, loader: Any, frames: Iterable[FrameType]) -> ReachableNames:
+def names_of(
+    reads: Reads, loader: Any, frames: Iterable[FrameType], heap: Sequence[Any]
+) -> ReachableNames:
     """Return the names by which the user's code can reach what the items read.
 
     Args:
         reads: what the items read.
         loader: the script's.
         frames: of the user's code, on all threads.
+        heap: all objects that the collector knows.
 
     Raises:
         TooLarge: there is too much to look through.
@@ -261,7 +266,7 @@ def names_of(reads: Reads, loader: Any, frames: Iterable[FrameType]) -> Reachabl
     for space in spaces:
         for name, value in space.items():
             graph.add(0, name, value, variable=True)
-    _add_from_heap(graph)
+    _add_from_heap(graph, heap)
     graph.grow()
     written = set(reads.content) | sharing(list(_all_arrays(reads.content.values())), graph.arrays)
     written |= {id(part) for one in reads.content.values() if isinstance(one, MappingProxyType)
@@ -321,10 +326,10 @@ def _by_kind(spaces: Iterable[dict[str, Any]], kind: type) -> tuple[set[str], se
     return loaders, others, shared
 
 
-def _add_from_heap(graph: _Graph) -> None:
+def _add_from_heap(graph: _Graph, heap: Sequence[Any]) -> None:
     """Add what the script's functions enclose and its objects hold, whoever holds them."""
     installed: set[str] = set()
-    heap = gc.get_objects()  # some hundred thousands: little is called for most of them
+    # Some hundred thousands: little is called for most of them.
     others = map(_OTHERS.__contains__, map(type, heap))
     for one in compress(heap, map(not_, others)):
         kind = type(one)

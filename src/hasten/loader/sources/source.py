@@ -40,11 +40,8 @@ class Source(Protocol):
 class Setup(Protocol):
     """Something that acts in each worker process; it is pickled if workers are spawned.
 
-    Attributes:
-        repeats: it makes some batches twice.
+    It may make batches twice, so only pure items get it.
     """
-
-    repeats: bool
 
     def enter(self, worker_index: int) -> None:
         """Act at the start of the process."""

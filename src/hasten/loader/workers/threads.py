@@ -161,8 +161,6 @@ class WorkerThreads:
         mask: processors that the worker may use even if it inherited fewer.
     """
 
-    repeats = True
-
     def __init__(self, count: int, mask: frozenset[int] = frozenset()) -> None:
         self.count = count
         self.mask = mask

@@ -27,7 +27,7 @@ def intra_op_threads(job: Job) -> None:
 
     A call in a branch or a function may never run, so that it stands for no line of ours.
     """
-    sites = _calls(job, "set_num_threads")
+    sites = _calls(job)
     if sites is None:
         return
     survey = job.survey()
@@ -37,14 +37,14 @@ def intra_op_threads(job: Job) -> None:
         job.set_up(f"{job.torch_name()}.set_num_threads({job.setting})")
 
 
-def _calls(job: Job, name: str) -> list[Site] | None:
-    """Return the script's own calls that set a number, without those of loader workers.
+def _calls(job: Job) -> list[Site] | None:
+    """Return the script's own calls that set its threads, without those of loader workers.
 
     Returns:
         None where one of them takes its number from elsewhere; the user gets the lines then.
     """
     survey = job.survey()
-    called = [site for site in survey.called(f"torch.{name}") if len(site.call.args) == 1]
+    called = [site for site in survey.called("torch.set_num_threads") if len(site.call.args) == 1]
     starts = _worker_starts(survey)
     own = [site for site in called if not _runs_in_workers(survey, site, starts)]
     if odd := [site for site in own if site.call.args[0].star]:
