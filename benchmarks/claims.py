@@ -113,13 +113,15 @@ def environment(entry: dict[str, Any], *first: str, **more: str) -> dict[str, st
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}
 
 
-def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[str, Any]:
-    """Tune a script; return its document, or why it failed."""
+def tune(
+    entry: dict[str, Any], folder: Path, plan: Path, budget: str, words: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Tune a script, with more options; return its document, or why it failed."""
     document = plan.with_suffix(".json")
     command = [
         sys.executable, "-m", "hasten", "tune", "--progress", "plain", "--budget", budget,
         "--plan", str(plan),
-        "--json", str(document), entry["file"], *entry["argv"],
+        "--json", str(document), *words, entry["file"], *entry["argv"],
     ]  # fmt: skip
     begun_s = time.monotonic()
     done = subprocess.run(
@@ -153,7 +155,8 @@ def whole(found: dict[str, Any], step_count: float) -> dict[str, float] | None:
 def timed(entry: dict[str, Any], words: list[str], folder: Path) -> dict[str, float] | None:
     """Run a script to its end; return the seconds of its parts, or None if it failed."""
     with tempfile.TemporaryDirectory(prefix="ruler-") as out:
-        step = "backward" if entry["name"] in BY_HAND else "optimizer"
+        by_hand = entry.get("by_hand", entry["name"] in BY_HAND)
+        step = "backward" if by_hand else "optimizer"
         env = environment(entry, str(HERE / "ruler"), RULER_OUT=out, RULER_STEP=step)
         begun_s = time.monotonic()
         try:
@@ -279,7 +282,7 @@ def heal(
     text = (folder / entry["file"]).read_text()
     for before, after in cure["edits"]:
         if text.count(before) != 1:
-            raise SystemExit(f"{entry['file']} has changed: {before!r} stands in healed.json.")
+            raise SystemExit(f"{entry['file']} has changed: {before!r} stands in cures.json.")
         text = text.replace(before, after)
     healed = folder / f"healed_{entry['file']}"
     healed.write_text(text)
@@ -344,7 +347,7 @@ def cured(
     found: list[dict[str, Any]], asked: argparse.Namespace, claims: dict[str, Any]
 ) -> Iterator[Work]:
     """Yield the race of each script that has a fix by hand."""
-    cures = json.loads((HERE / "healed.json").read_text())
+    cures = json.loads((HERE / "cures.json").read_text())
     for entry in (entry for entry in found if entry["name"] in cures):
         yield entry["name"], lambda _rows, e=entry: heal(e, cures, asked, claims)
 

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
+device = torch.accelerator.current_accelerator()
 kind, pass_count = sys.argv[1], int(sys.argv[2])
 
 
@@ -29,11 +30,11 @@ if kind == "rows":
 else:
     data = Digits()
 loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=1, pin_memory=True)
-net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 4)).to("laggard")
+net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 4)).to(device)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(pass_count):
     for x, y in loader:
-        x, y = x.to("laggard", non_blocking=True), y.to("laggard", non_blocking=True)  # noqa: PLW2901
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)  # noqa: PLW2901
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(net(x), y)
         loss.backward()

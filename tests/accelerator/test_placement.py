@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hasten.compile.values import with_tensors
+from hasten.root_calls.values import with_tensors
 
 SCRIPT = str(Path(__file__).with_name("placed.py"))
 DEVICE = str(torch.accelerator.current_accelerator())
