@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TESTS := $(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test slow system check docs format mutants clean \
-	bench bench-accelerator bench-claims bench-edits bench-findings bench-launches bench-loader bench-overhead bench-priors bench-proofs bench-rivals bench-sweep
+	bench bench-accelerator bench-claims bench-edits bench-findings bench-launches bench-loader bench-overhead bench-priors bench-proofs bench-ranks bench-rivals bench-sweep
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -69,6 +69,7 @@ bench:
 	@echo "make bench-accelerator                   the search where the optimum is known, on the accelerator of the tests"
 	@echo "make bench-levers                        levers one by one on scripts that were planted for them"
 	@echo "make bench-loader                        the data engine on made data"
+	@echo "make bench-ranks                         each batch in several processes, on six models"
 	@echo "make bench-sweep                         the search beside all combinations"
 	@echo "make bench-overhead                      hasten run beside settings written by hand"
 	@echo "make bench-edits                         hasten run beside the edits that the report prints"
@@ -88,7 +89,7 @@ bench-levers: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check transformers==4.57.3  # one script imports it
 	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/levers.py $(ARGUMENTS)
 
-bench-edits bench-loader bench-overhead bench-priors bench-sweep: $(READY)
+bench-edits bench-loader bench-overhead bench-priors bench-ranks bench-sweep: $(READY)
 	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/$(@:bench-%=%).py $(ARGUMENTS)
 
 format: $(READY)

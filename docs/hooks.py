@@ -34,6 +34,7 @@ NAMED = {
     "fp32_precision": "bf16",
     "huge_pages": "glibc",
     "omp_wait_policy": "passive",
+    "ranks": "2x4",
     "sample_cache": "8GiB",
     "thread_binding": "cores",
     "torch_compile": "default",

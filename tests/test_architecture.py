@@ -15,8 +15,8 @@ from hasten import records
 
 SRC = Path(hasten.errors.__file__).parent
 STAGES = {
-    "machine", "trials", "instrument", "loader", "compile", "levers", "compare", "search", "verify",
-    "diagnose", "report",
+    "machine", "trials", "instrument", "loader", "root_calls", "levers", "compare", "search",
+    "verify", "diagnose", "report",
 }  # fmt: skip
 SHARED = {"records", "protocol", "lever", "units", "errors"}
 WIRING = {
@@ -30,8 +30,8 @@ WIRING = {
     "__main__",
     "__init__",
 }
-CHILD_SIDE = {"instrument", "loader", "compile", "levers"}
-FOR_LEVERS = {"loader", "compile"}
+CHILD_SIDE = {"instrument", "loader", "root_calls", "levers"}
+FOR_LEVERS = {"loader", "root_calls"}
 OTHERS_OF_THE_NAME = {
     "diagnose/families/numbers.py": {"channels_last"},  # torch's memory format
     "report/edits/kinds/models.py": {"channels_last"},

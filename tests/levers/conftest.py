@@ -74,6 +74,8 @@ facts = {}
 
 
 class Net(nn.Module):
+    keeps = True
+
     def __init__(self):
         super().__init__()
         self.conv, self.norm = nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6)
@@ -81,7 +83,8 @@ class Net(nn.Module):
 
     def forward(self, x):
         h = self.point(self.norm(self.conv(x)).relu())
-        self.seen = h
+        if self.keeps:
+            self.seen = h
         return self.head(h.mean((2, 3)))
 
 

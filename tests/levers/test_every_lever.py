@@ -107,6 +107,7 @@ from hasten.records import Plan
 own = Run().train().close()
 facts["own"], facts["same"] = own.bits(), Run().train().close().bits()
 for name, setting in {pairs}:
+    Net.keeps = name != "ranks"  # which leaves a model that keeps something in one process
     run, seen = Run(), {}
 
     def there_and_back(step):

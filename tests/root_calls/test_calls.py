@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hasten.compile.calls import loosen, made_by_autograd, signature
+from hasten.root_calls.calls import loosen, made_by_autograd, signature
 
 
 def test_sizes_types_layouts_and_values_tell_calls_apart() -> None:

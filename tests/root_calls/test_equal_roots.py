@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hasten.compile.twins import Twins  # noqa: E402
+from hasten.root_calls.twins import Twins  # noqa: E402
 
 
 class Equal(torch.nn.Linear):

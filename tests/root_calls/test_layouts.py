@@ -2,7 +2,7 @@
 
 import torch
 
-from hasten.compile.layouts import _in_order
+from hasten.root_calls.layouts import _in_order
 
 
 def test_images_of_one_channel_can_be_channels_last_all_the_same() -> None:

@@ -5,7 +5,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 
-from hasten.compile.own_code import mention
+from hasten.root_calls.own_code import mention
 
 
 @pytest.mark.parametrize(

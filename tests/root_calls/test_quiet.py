@@ -2,7 +2,7 @@
 
 import warnings
 
-from hasten.compile.quiet import quiet
+from hasten.root_calls.quiet import quiet
 
 
 def warn_once():

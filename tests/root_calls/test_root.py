@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from hasten.compile.root import Root
+from hasten.root_calls.root import Root
 
 
 def test_weights_that_train_or_lie_otherwise_make_another_kind_of_call() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from hasten.instrument import Watch
 from hasten.child import LeverOmissions
-from hasten.compile.twins import Twins
+from hasten.root_calls.twins import Twins
 
 facts = {}
 
@@ -89,7 +89,7 @@ loop, same = both([4] * 8)
 facts["plain"] = [same, loop.compiler.built, loop.compiler.ran, len(loop.errors)]
 facts["seconds"] = loop.watch.live.compile_s > 0
 
-from hasten.compile import twins
+from hasten.root_calls import twins
 looks, look = [], twins.other_draws
 twins.other_draws = lambda module: looks.append(1) or look(module)
 both([4] * 30)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_OURS = ("hasten.instrument", "hasten.compile", "hasten.loader", "hasten.levers")
+_OURS = ("hasten.instrument", "hasten.root_calls", "hasten.loader", "hasten.levers")
 
 
 def stay_eager() -> None:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hasten.compile.values import with_tensors
 from hasten.lever import Lever, one_of, unless
 from hasten.records import Effect, Phase, Scope
+from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

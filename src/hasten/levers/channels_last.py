@@ -15,11 +15,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hasten.compile.fit import compiled_by_script, plain_surroundings
-from hasten.compile.layouts import Activations, guard_kind
-from hasten.compile.own_code import mention
 from hasten.lever import Lever, undo_all, unless
 from hasten.records import Effect, Phase, Scope
+from hasten.root_calls.fit import compiled_by_script, plain_surroundings
+from hasten.root_calls.layouts import Activations, guard_kind
+from hasten.root_calls.own_code import mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,12 +19,13 @@ import importlib
 import re
 import warnings
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hasten.compile.values import with_tensors
 from hasten.lever import COMPUTE, Lever, undo_all
 from hasten.records import Effect, Phase, Scope
+from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -343,6 +344,10 @@ LEVER = Lever(
         "model.to(device)  # before the optimizer is made\n"
         "x, y = x.to(device), y.to(device)"
     ),
+    provides=lambda name, traits: replace(
+        traits, model=replace(traits.model, device=name.partition(":")[0])
+    ),
+    redundant_with=lambda _, traits: "helpers compute on the CPU" if traits.helper_count else "",
     settle_count=4,
     cures=frozenset({"accelerator-unused"}),
     apply=apply,

@@ -17,9 +17,9 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
-from hasten.compile.own_code import mention
 from hasten.lever import STEP, Lever, at_least, unless
 from hasten.records import Effect, Scope
+from hasten.root_calls.own_code import mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable

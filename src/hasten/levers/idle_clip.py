@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hasten.compile.fit import plain_surroundings
 from hasten.lever import Lever, unless
 from hasten.records import Effect, Phase, Scope
+from hasten.root_calls.fit import plain_surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

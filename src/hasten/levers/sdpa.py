@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hasten.compile.own_code import mention
 from hasten.lever import Lever, undo_all, unless
 from hasten.records import Effect, Phase, Scope
+from hasten.root_calls.own_code import mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable

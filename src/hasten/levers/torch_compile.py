@@ -14,12 +14,13 @@ Source: https://dev-discuss.pytorch.org/t/torchinductor-update-5-cpu-backend-bac
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hasten.compile.graph import inductor
-from hasten.compile.twins import PATIENCE_COUNT, Twins
 from hasten.lever import Lever, one_of, unless
 from hasten.records import Effect, Phase, Scope
+from hasten.root_calls.graph import inductor
+from hasten.root_calls.twins import PATIENCE_COUNT, Twins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +74,10 @@ LEVER = Lever(
     why_not=why_not,
     snippet=snippet,
     promising=promising,
+    provides=lambda _, traits: replace(traits, compiler=replace(traits.compiler, is_used=True)),
+    redundant_with=lambda _, traits: (
+        "each helper would have to compile its share" if traits.helper_count else ""
+    ),
     settle_count=PATIENCE_COUNT + 4,
     patience_s=600.0,
     start_ratio=5.0,

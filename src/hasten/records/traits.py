@@ -191,6 +191,7 @@ class Traits:
         torch: its version.
         rank_count: processes that train together.
         local_rank_count: processes of the training that a closer look saw on this machine.
+        helper_count: processes that a lever adds, to compute shares of the model's calls.
         cycle_count: steps after which times repeat: batches that workers have in flight at once.
         thread_count: threads that share an operation on the CPU.
         openmp_variables: environment variables that say something to OpenMP.
@@ -215,6 +216,7 @@ class Traits:
     torch: str = ""
     rank_count: int = 1
     local_rank_count: int = 1
+    helper_count: int = 0
     cycle_count: int = 1
     thread_count: int | None = None
     openmp_variables: tuple[str, ...] = ()

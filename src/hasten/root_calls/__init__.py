@@ -1,6 +1,8 @@
-"""Compiled twins of root modules, kept beside them: the modules themselves stay untouched.
+"""Root calls answered otherwise: by compiled code, or by several processes.
 
-Runs in the user's process. `twins.Twins` answers root calls, `graph.Graph` is one compiled form
-of one module for one kind of call; `fit`, `random_state_use` and `random_operations` say what is
-better left to plain torch. `layouts` is for a lever that lays tensors out.
+Runs in the user's process. The modules themselves stay untouched.
+`twins.Twins` answers with compiled twins of root modules, kept beside them; `graph.Graph` is one
+compiled form of one module for one kind of call; `random_state_use` and `random_operations` say
+what is better left to plain torch, and `fit` what no other answer may replace. `ranks` shares calls
+among processes. `layouts` is for a lever that lays tensors out.
 """

@@ -9,9 +9,9 @@ from contextlib import ExitStack, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from hasten.compile.quiet import quiet
-from hasten.compile.random_operations import REFUSALS, refuse_draws
 from hasten.lever import COMPILED_KEY, TORCHS_CACHE
+from hasten.root_calls.quiet import quiet
+from hasten.root_calls.random_operations import REFUSALS, refuse_draws
 
 if TYPE_CHECKING:
     from collections.abc import Callable

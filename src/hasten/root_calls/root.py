@@ -8,13 +8,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from hasten.compile.calls import loosen, made_by_autograd
-from hasten.compile.fit import uninitialized
+from hasten.root_calls.calls import loosen, made_by_autograd
+from hasten.root_calls.fit import uninitialized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hasten.compile.graph import Graph
+    from hasten.root_calls.graph import Graph
 
     Asked = tuple[Any, Any, Any]
 

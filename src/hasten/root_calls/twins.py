@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from hasten.compile.calls import loosen, signature
-from hasten.compile.fit import plain_surroundings, unfit, uninitialized
-from hasten.compile.graph import Graph
-from hasten.compile.own_code import mention, own_code
-from hasten.compile.random_state_use import other_draws, states, went_on
-from hasten.compile.root import Root
+from hasten.root_calls.calls import loosen, signature
+from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
+from hasten.root_calls.graph import Graph
+from hasten.root_calls.own_code import mention, own_code
+from hasten.root_calls.random_state_use import other_draws, states, went_on
+from hasten.root_calls.root import Root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hasten.compile.graph import Compiler
-    from hasten.compile.root import Asked
     from hasten.lever import Training
+    from hasten.root_calls.graph import Compiler
+    from hasten.root_calls.root import Asked
 
 
 PATIENCE_COUNT = 12
@@ -211,18 +211,39 @@ _MARKS = ("_dynamo", "_torchdynamo")
 
 
 class Snapshot:
-    """The buffers of a module and the states of the random generators at this moment."""
+    """The buffers of a module and the states of the random generators at this moment.
+
+    Attributes:
+        generator: the state of torch's generator.
+    """
 
     def __init__(self, module: Any) -> None:
         import torch
 
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
         self._python = random.getstate()
-        self._torch = torch.get_rng_state()
+        self.generator = torch.get_rng_state()
         cuda: Any = torch.cuda
         self._cuda = cuda.get_rng_state_all() if cuda.is_initialized() else []
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy is not None else None
+
+    def drew(self, later: Snapshot) -> bool:
+        """Return whether torch's generator has another state in a later snapshot."""
+        import torch
+
+        return not torch.equal(self.generator, later.generator)
+
+    def is_near(self, tolerance: float) -> bool:
+        """Return whether the buffers are what they were, but for rounding.
+
+        Args:
+            tolerance: the norm of a difference, relative to that of the buffer.
+        """
+        return all(
+            bool((buffer.double() - value.double()).norm() <= tolerance * value.double().norm())
+            for buffer, value in self._buffers
+        )
 
     def restore(self) -> None:
         """Put everything back."""
@@ -231,9 +252,9 @@ class Snapshot:
         with torch.no_grad():
             for buffer, value in self._buffers:
                 if not torch.equal(buffer, value):
-                    buffer.copy_(value)
+                    buffer.data.copy_(value)  # a graph may have saved the buffer
         random.setstate(self._python)
-        torch.set_rng_state(self._torch)
+        torch.set_rng_state(self.generator)
         if self._cuda:
             torch.cuda.set_rng_state_all(self._cuda)
         if self._numpy is not None:

@@ -1,0 +1,127 @@
+"""How a batch is cut into shares, and how the outputs of its shares are joined."""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hasten.root_calls.values import with_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Span(NamedTuple):
+    """The samples of one share: from `low` to `high` of `size`."""
+
+    low: int
+    high: int
+    size: int
+
+    @property
+    def sample_count(self) -> int:
+        """Samples in this share."""
+        return self.high - self.low
+
+
+class Join(Enum):
+    """How one output of the whole batch follows from those of its shares."""
+
+    CONCATENATED = "concatenated"
+    MEAN = "mean"
+    SUM = "sum"
+
+
+def spans(size: int, count: int) -> list[Span]:
+    """Cut a batch into shares of nearly equal size.
+
+    >>> [(span.low, span.high) for span in spans(5, 2)]
+    [(0, 2), (2, 5)]
+    """
+    ends = [size * place // count for place in range(count + 1)]
+    return [Span(low, high, size) for low, high in pairwise(ends)]
+
+
+def tensors_in(value: Any) -> list[Any]:
+    """Return the tensors in a value, in the order in which `with_tensors` meets them."""
+    found: list[Any] = []
+
+    def note(tensor: Any) -> Any:
+        found.append(tensor)
+        return tensor
+
+    with_tensors(value, note)
+    return found
+
+
+def batch_size(value: Any) -> int:
+    """Return the samples in a batch: the first dimension of the first tensor that has any."""
+    return next((len(tensor) for tensor in tensors_in(value) if tensor.dim()), 0)
+
+
+def share_of(value: Any, span: Span) -> Any:
+    """Return the value with one share of each tensor that has the batch's first dimension."""
+    return with_tensors(value, lambda tensor: cut(tensor, span))
+
+
+def cut(tensor: Any, span: Span) -> Any:
+    """Return one share of a tensor, or all of it where its first dimension is not the batch's."""
+    is_batch = tensor.dim() and len(tensor) == span.size
+    return tensor[span.low : span.high] if is_batch else tensor
+
+
+def find_join(whole: Any, shares: Sequence[Any], cuts: Sequence[Span], tolerance: float) -> Join:
+    """Find how an output of the whole batch follows from those of its shares.
+
+    Args:
+        whole: what one process gives.
+        shares: what each rank gives, in order.
+        cuts: the samples of each.
+        tolerance: by how much they may differ, relative to the norm.
+
+    Raises:
+        ValueError: in no way that is known; the message says what the output is like.
+    """
+    sizes = [span.sample_count for span in cuts]
+    if whole.dim() and [len(share) if share.dim() else -1 for share in shares] == sizes:
+        return Join.CONCATENATED
+    if whole.dim() == 0 and whole.is_floating_point():
+        for join in (Join.MEAN, Join.SUM):
+            if is_near(joined(join, shares, cuts), whole, tolerance):
+                return join
+    raise ValueError(f"an output of shape {tuple(whole.shape)} does not follow from those of parts")
+
+
+def joined(join: Join, shares: Sequence[Any], cuts: Sequence[Span]) -> Any:
+    """Return the output of the whole batch from those of its shares, with their gradients."""
+    import torch
+
+    if join is Join.CONCATENATED:
+        return torch.cat(list(shares))
+    if join is Join.SUM:
+        return sum(shares[1:], shares[0])
+    parts = [
+        share * (span.sample_count / span.size) for share, span in zip(shares, cuts, strict=True)
+    ]
+    return sum(parts[1:], parts[0])
+
+
+def is_near(found: Any, expected: Any, tolerance: float, floor: float = 0.0) -> bool:
+    """Return whether two tensors agree, by the norm of their difference.
+
+    Args:
+        found: one tensor.
+        expected: the other.
+        tolerance: the norm that the difference may have, relative to that of `expected`.
+        floor: a norm that it may have in any case.
+    """
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return False
+    found, expected = found.detach(), expected.detach()
+    if not (found.is_floating_point() or found.is_complex()):
+        return bool((found == expected).all())
+    if not found.numel():
+        return True
+    found, expected = found.double(), expected.double()
+    return bool((found - expected).norm() <= tolerance * expected.norm() + floor)

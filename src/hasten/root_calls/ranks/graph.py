@@ -1,0 +1,93 @@
+"""How the shares of helpers stand in the script's graph.
+
+Autograd runs what was made last first: `Deliver`, made after the script's own share, sends the
+gradients of the outputs to the helpers; the own share follows, and `Collect`, made before it, waits
+for the helpers' gradients. They are added to those of the own share before any weight sees them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class SharedCall(Protocol):
+    """A root call whose shares are with the helpers."""
+
+    def outputs(self) -> list[Any]:
+        """Return copies of the helpers' outputs, all in one list."""
+
+    def send(self, gradients: tuple[Any, ...]) -> None:
+        """Send the gradients of these outputs, each a tensor or None."""
+
+    def gradients(self) -> list[Any]:
+        """Wait for the gradients of the tensors that `Collect` was given, each one or None."""
+
+
+class Functions(NamedTuple):
+    """The two ends of the helpers' shares.
+
+    Attributes:
+        collect: `collect(call, *tensors)` returns a token, through which gradients flow to them.
+        deliver: `deliver(call, token, differentiable)` returns the helpers' outputs; the last
+            argument says of each whether a gradient goes through it.
+    """
+
+    collect: Any
+    deliver: Any
+
+
+def gradients(
+    outputs: Sequence[Any], given: Sequence[Any], tensors: Sequence[Any], *, keeps_graph: bool
+) -> tuple[Any, ...]:
+    """Return the gradients of outputs by tensors, None where there is none.
+
+    What `torch.autograd.grad` does, which is watched for the script's calls.
+    """
+    import torch
+
+    engine: Any = torch.autograd.Variable._execution_engine
+    found: tuple[Any, ...] = engine.run_backward(
+        tuple(outputs), tuple(given), keeps_graph, False, tuple(tensors), allow_unreachable=True,
+        accumulate_grad=False,
+    )  # fmt: skip
+    return found
+
+
+@cache
+def functions() -> Functions:
+    """Return the functions, which need torch to be defined."""
+    import torch
+    from torch.autograd.function import once_differentiable
+
+    class Collect(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, call: SharedCall, *tensors: Any) -> Any:
+            ctx.call = call
+            return torch.zeros(())
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, grad: Any) -> Any:
+            return (None, *ctx.call.gradients())
+
+    class Deliver(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, call: SharedCall, token: Any, differentiable: Any) -> Any:
+            ctx.call = call
+            ctx.set_materialize_grads(False)
+            outputs = call.outputs()
+            pairs = zip(outputs, differentiable, strict=True)
+            ctx.mark_non_differentiable(*(output for output, is_one in pairs if not is_one))
+            return tuple(outputs)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *grads: Any) -> Any:
+            ctx.call.send(grads)
+            return None, torch.zeros(()), None
+
+    return Functions(Collect.apply, Deliver.apply)

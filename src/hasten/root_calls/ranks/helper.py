@@ -1,0 +1,176 @@
+"""What runs in a helper: a forked process that computes one share of each root call."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import signal
+import sys
+import threading
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hasten.root_calls.ranks.batch import tensors_in
+from hasten.root_calls.ranks.graph import gradients
+from hasten.root_calls.ranks.messages import (
+    Backward,
+    Failed,
+    Forward,
+    Given,
+    Gradients,
+    ShareOutputs,
+    put_together,
+)
+from hasten.root_calls.ranks.share import Share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+    from hasten.root_calls.ranks.exchange import Exchange
+    from hasten.root_calls.ranks.memory import Region
+    from hasten.root_calls.ranks.messages import Asked, Surroundings
+    from hasten.root_calls.ranks.weights import Weights
+
+_PDEATHSIG = 1
+_LEFT_TO_SCRIPT = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGTSTP")
+
+
+def fork(serve: Callable[[], None], parent: int) -> int:
+    """Fork a process that calls `serve` and ends; return its id.
+
+    It dies with the script's process, leaves signals to it, and writes nothing: neither what is
+    left in buffers nor what the model prints.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == parent:
+            for name in _LEFT_TO_SCRIPT:
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
+            gc.freeze()
+            _silence()
+            # OpenMP keeps its threads by the thread that started them; those are not here.
+            loop = threading.Thread(target=serve)
+            loop.start()
+            loop.join()
+    finally:
+        os._exit(0)
+
+
+def _silence() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+
+
+class Helper:
+    """The loop of a helper.
+
+    Args:
+        line: the connection to the script's process, and the memory of its messages.
+        weights: the model's weights in shared memory, and this helper's gradients.
+        exchange: where the ranks meet.
+        asked: a call of the model, as it was when this process was forked.
+    """
+
+    def __init__(
+        self,
+        line: tuple[Connection, Region],
+        weights: Weights,
+        exchange: Exchange,
+        asked: Asked,
+    ) -> None:
+        self._connection, self._region = line
+        self._weights = weights
+        self._exchange = exchange
+        self._share = Share()
+        self._parts = list(asked.module.modules())
+        self._call = asked.call
+        self._thread_count = 0
+        self._graphs: dict[int, tuple[list[Any], list[Any]]] = {}
+
+    def serve(self, rank: int) -> None:
+        """Answer until the script's process has ended."""
+        for owner, name, answer in self._share.answers():
+            module = importlib.import_module(owner)
+            setattr(module, name, partial(answer, getattr(module, name)))
+        self._exchange.take(rank)
+        self._weights.use(rank)
+        while True:
+            try:
+                asked = self._connection.recv()
+            except (EOFError, OSError):
+                return
+            try:
+                is_forward = isinstance(asked, Forward)
+                reply: Any = self._forward(asked) if is_forward else self._backward(asked)
+            except Exception as error:
+                reply = Failed(f"{type(error).__name__}: {error}")
+            self._connection.send(reply)
+
+    def _forward(self, asked: Forward) -> ShareOutputs:
+        for number in asked.forgotten:
+            self._graphs.pop(number, None)
+        inputs = []
+        for place, requires_grad in asked.inputs:
+            tensor = self._region.at(place).clone()
+            inputs.append(tensor.requires_grad_() if requires_grad else tensor)
+        args, kwargs = put_together(asked.form, inputs)
+        with ExitStack() as scope:
+            self._surround(asked.surroundings, scope)
+            scope.enter_context(self._share.of(asked.span, self._exchange))
+            outputs = tensors_in(self._call(args, kwargs))
+        if any(output.requires_grad for output in outputs):
+            self._graphs[asked.number] = (
+                [tensor for tensor in inputs if tensor.requires_grad],
+                [output for output in outputs if output.requires_grad],
+            )
+        self._region.rewind()
+        return ShareOutputs(
+            tuple(Given(self._region.put(output), output.requires_grad) for output in outputs)
+        )
+
+    def _surround(self, wanted: Surroundings, scope: ExitStack) -> None:
+        import torch
+
+        self._weights.refresh()
+        if self._thread_count != wanted.thread_count:
+            self._thread_count = wanted.thread_count
+            torch._C.set_num_threads(self._thread_count)
+        if wanted.training is not None:
+            for part, trains in zip(self._parts, wanted.training, strict=True):
+                part.training = trains
+        if wanted.generator is not None:
+            torch.set_rng_state(torch.frombuffer(bytearray(wanted.generator), dtype=torch.uint8))
+        scope.enter_context(torch.set_grad_enabled(wanted.with_grad))
+        dtype, is_cached = wanted.autocast or (None, False)
+        scope.enter_context(
+            torch.autocast("cpu", dtype=dtype, enabled=dtype is not None, cache_enabled=is_cached)
+        )
+
+    def _backward(self, asked: Backward) -> Gradients:
+        inputs, outputs = self._graphs[asked.number]
+        if not asked.keeps_graph:
+            del self._graphs[asked.number]
+        given = zip(outputs, asked.outputs, strict=True)
+        pairs = [(output, self._region.at(place)) for output, place in given if place is not None]
+        weights = self._weights.learning()
+        found = gradients(
+            [output for output, _ in pairs], [grad for _, grad in pairs], [*weights, *inputs],
+            keeps_graph=asked.keeps_graph,
+        )  # fmt: skip
+        reached = self._weights.give(found[: len(weights)])
+        self._region.rewind(asked.end_bytes)
+        return Gradients(
+            reached,
+            tuple(
+                None if grad is None else self._region.put(grad) for grad in found[len(weights) :]
+            ),
+        )

@@ -1,0 +1,70 @@
+"""The number of threads that share one operation, held whatever the script asks for."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hasten.lever import is_asked_by_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.lever import Training
+
+_WORKER = "torch.utils.data._utils.worker"
+
+
+def _in_worker() -> bool:
+    """Return whether this is called from torch's loop of a loader worker.
+
+    One that was started by spawn has the levers from its start, and takes one thread in that loop.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") != _WORKER:
+        frame = frame.f_back
+    return frame.f_globals.get("__name__") == _WORKER
+
+
+def _tell(own: list[int], original: Callable[..., Any]) -> Any:
+    """Tell the script its own count: it may start as many workers, or draw as often."""
+    return own[0] if is_asked_by_script() and not _in_worker() else original()
+
+
+def hold_threads(training: Training, count: int) -> Callable[[], None]:
+    """Set the count now and when training starts, and override what the script sets itself.
+
+    The script's calls are answered and remembered: it is told its last request, which is also
+    what undo restores. A loader worker gets what it asks for.
+    """
+    import torch
+
+    put = torch._C.set_num_threads
+    own = [torch.get_num_threads()]
+
+    def settle() -> None:
+        now = torch.get_num_threads()  # we are told the true count
+        if now != count:  # it was set in another way than by torch's function
+            own[0] = now
+            put(count)
+
+    def answer(original: Callable[..., Any], *args: Any) -> Any:
+        if len(args) != 1 or type(args[0]) is not int or args[0] < 1 or _in_worker():
+            return original(*args)  # which says what is wrong with them
+        own[0] = args[0]
+        return None
+
+    undos = [
+        training.on_training(settle),
+        training.on_function(torch, "get_num_threads", partial(_tell, own)),
+        training.on_function(torch, "set_num_threads", answer),
+    ]
+
+    def undo() -> None:
+        for one in undos:
+            one()
+        if torch.get_num_threads() == count != own[0]:
+            put(own[0])
+
+    return undo

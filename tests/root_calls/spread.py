@@ -1,0 +1,562 @@
+"""Models trained in one process, then again with root calls shared; it prints what came of both.
+
+`spread.py RANKS` prints a JSON object: for each scene the distance of the weights, whether the
+generator and the printed numbers agree, why a model stayed in one process, and what was left.
+"""
+
+import json
+import os
+import random
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hasten.root_calls.ranks.roots import Ranks
+
+TEMPERATURE = 1.0
+
+
+class Training:
+    """As much of what levers are offered as `Ranks` needs."""
+
+    def __init__(self):
+        self.around, self.excused, self.undos = None, "", []
+
+    def on_call(self, around, *, innermost):
+        self.around = around
+        return lambda: setattr(self, "around", None)
+
+    def on_function(self, owner, name, answer):
+        original = getattr(owner, name)
+        setattr(owner, name, lambda *args, **kwargs: answer(original, *args, **kwargs))
+        return lambda: setattr(owner, name, original)
+
+    def excuse(self, error):
+        self.excused = str(error)
+
+    def call(self, module, *args, **kwargs):
+        if self.around is None:
+            return module(*args, **kwargs)
+        return self.around(module, lambda args, kwargs: module(*args, **kwargs), args, kwargs)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(8, 11)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens, targets=None):
+        logits = self.head(self.drop(self.layer(self.embed(tokens))))
+        if targets is None:
+            return logits
+        return logits, functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encode, self.decode = nn.Linear(6, 4), nn.Linear(2, 6)
+
+    def forward(self, x):
+        mean, log_var = self.encode(x).chunk(2, dim=1)
+        z = mean + torch.randn_like(mean) * torch.exp(0.5 * log_var)
+        return {"seen": self.decode(z), "mean": mean, "log_var": log_var}
+
+
+class Sequence(nn.Module):
+    def __init__(self, batch_first=True):
+        super().__init__()
+        self.first = batch_first
+        self.rnn, self.head = nn.LSTM(6, 5, batch_first=batch_first), nn.Linear(5, 3)
+
+    def forward(self, x):
+        out, _ = self.rnn(x)
+        return self.head(out[:, -1] if self.first else out[-1])
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.spare, self.frozen = nn.Linear(6, 3), nn.Linear(6, 3), nn.Linear(6, 6)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        return self.used(self.frozen(x))
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(6, 3), 1.0
+
+    def forward(self, x):
+        return self.layer(x) * self.scale / TEMPERATURE
+
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.layer(x - x.mean(0))
+
+
+class Counting(Centred):
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, x):
+        self.seen += 1
+        return self.layer(x)
+
+
+class Chance(Centred):
+    def forward(self, x):
+        return self.layer(x) * random.random()
+
+
+class Averaged(nn.Module):
+    """Its loss leaves out some samples: a mean of means is another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x, y):
+        return functional.cross_entropy(self.layer(x), y, ignore_index=0)
+
+
+class Speaking(Centred):
+    def forward(self, x):
+        print("called")
+        return self.layer(x)
+
+
+def images(*more):
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout2d(0.2), *more,
+        nn.Flatten(), nn.Linear(4 * 36, 3),
+    )  # fmt: skip
+
+
+def rows(count=7, width=6):
+    return torch.randn(count, width), torch.randint(0, 3, (count,))
+
+
+def pictures(count=7):
+    return torch.randn(count, 1, 8, 8), torch.randint(0, 3, (count,))
+
+
+def plain_step(call, net, optimizer, batch):
+    x, y = batch
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(call(net, x), y)
+    loss.backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+    optimizer.step()
+    return loss.item()
+
+
+def train(net, make, call, step=plain_step, *, count=6, between=lambda net, number: None):
+    optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], 1e-2)
+    told = []
+    for number in range(count):
+        between(net, number)
+        told.append(step(call, net, optimizer, make()))
+    with torch.no_grad():
+        told.append(float(call(net.eval(), make()[0]).sum()))
+    return told
+
+
+SCENES = {}
+
+
+def scene(function):
+    SCENES[function.__name__] = function
+    return function
+
+
+@scene
+def normalized(call):
+    net = images()
+    return net, train(net, pictures, call)
+
+
+@scene
+def channels_last(call):
+    net = images().to(memory_format=torch.channels_last)
+    return net, train(net, pictures, call)
+
+
+@scene
+def attention(call):
+    net = Attention()
+
+    def step(call, net, optimizer, batch):
+        logits = call(net, batch[0])
+        loss = functional.cross_entropy(logits.flatten(0, 1), batch[1].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return net, train(net, lambda: (torch.randint(0, 11, (5, 4)),) * 2, call, step)
+
+
+@scene
+def loss_in_the_model(call):
+    net = Attention()
+
+    def step(call, net, optimizer, batch):
+        _, loss = call(net, *batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return net, train(net, lambda: (torch.randint(0, 11, (5, 4)),) * 2, call, step)
+
+
+@scene
+def summed_loss(call):
+    net = Autoencoder()
+    optimizer, told = torch.optim.SGD(net.parameters(), 1e-2), []
+    for _ in range(5):
+        x, _ = rows()
+        out = call(net, x)
+        loss = (out["seen"] - x).square().sum() + out["mean"].square().sum()
+        loss = loss + (out["log_var"].exp() - out["log_var"]).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        told.append(loss.item())
+    return net, told
+
+
+@scene
+def recurrent(call):
+    net = Sequence()
+    make = lambda: (torch.randn(5, 4, 6), torch.randint(0, 3, (5,)))  # noqa: E731
+    return net, train(net, make, call)
+
+
+@scene
+def contrastive(call):
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def step(call, net, optimizer, batch):
+        # Two calls before one backward pass, each sample against all others.
+        one, other = (functional.normalize(call(net, x), dim=1) for x in batch)
+        loss = functional.cross_entropy(one @ other.T / 0.1, torch.arange(len(one)))
+        loss = loss + 1e-3 * sum(p.square().sum() for p in net.parameters())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return net, train(net, lambda: (rows()[0], rows()[0]), call, step)
+
+
+@scene
+def rivals(call):
+    maker, judge = nn.Linear(3, 6), nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1))
+    both = [torch.optim.Adam(one.parameters(), 1e-2) for one in (maker, judge)]
+    told = []
+    for _ in range(5):
+        real, fake = rows()[0], call(maker, torch.randn(7, 3))
+        loss = call(judge, fake.detach()).exp().mean() - call(judge, real).mean()
+        both[1].zero_grad()
+        loss.backward()
+        both[1].step()
+        both[0].zero_grad()
+        (-call(judge, fake).mean()).backward()
+        both[0].step()
+        told.append(loss.item())
+    return nn.ModuleList([maker, judge]), told
+
+
+@scene
+def unused_and_frozen(call):
+    net = Branches()
+
+    def thaw(net, number):
+        if number == 3:
+            net.frozen.requires_grad_(True)
+
+    told = train(net, rows, call, between=thaw)
+    return net, [*told, net.spare.weight.grad is None, net.frozen.weight.grad is None]
+
+
+def norm_of_gradients(out, net):
+    return sum(one.norm().item() for one in torch.autograd.grad(out.sum(), list(net.parameters())))
+
+
+@scene
+def twice_through_one_graph(call):
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+    def step(call, net, optimizer, batch):
+        out = call(net, batch[0])
+        optimizer.zero_grad()
+        out.square().mean().backward(retain_graph=True)
+        norm = norm_of_gradients(out, net)
+        optimizer.step()
+        return norm
+
+    return net, train(net, rows, call, step)
+
+
+@scene
+def accumulated(call):
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+    def step(call, net, optimizer, batch):
+        optimizer.zero_grad()
+        for _ in range(3):
+            loss = functional.cross_entropy(call(net, batch[0]), batch[1])
+            loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return net, train(net, rows, call, step)
+
+
+@scene
+def in_a_closure(call):
+    net = nn.Linear(6, 3)
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4)
+    x, y = rows()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(call(net, x), y)
+        loss.backward()
+        return loss
+
+    return net, [optimizer.step(closure).item() for _ in range(3)]
+
+
+@scene
+def other_sizes(call):
+    net, sizes = images(), iter((7, 4, 1, 9, 7, 2, 7))
+    return net, train(net, lambda: pictures(next(sizes)), call, count=6)
+
+
+@scene
+def changed_between_calls(call):
+    global TEMPERATURE
+    net = Scaled()
+
+    def change(net, number):
+        global TEMPERATURE
+        if number == 2:
+            net.scale = 0.5
+        if number == 4:
+            TEMPERATURE = 2.0
+        if number == 5:
+            net.load_state_dict({k: v * 2 for k, v in net.state_dict().items()})
+
+    told = train(net, rows, call, between=change)
+    TEMPERATURE = 1.0
+    return net, told
+
+
+@scene
+def a_part_in_evaluation(call):
+    net = images(nn.BatchNorm2d(4))
+
+    def freeze(net, number):
+        net.train()
+        if number >= 3:
+            net[1].eval()
+
+    return net, train(net, pictures, call, between=freeze)
+
+
+@scene
+def under_autocast(call):
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).float()
+
+    def step(call, net, optimizer, batch):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = call(net, batch[0].float())
+        loss = functional.cross_entropy(out.float(), batch[1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    return net, [step(call, net, optimizer, rows()) for _ in range(3)]
+
+
+@scene
+def samples_that_depend_on_one_another(call):
+    net = Centred()
+    return net, train(net, rows, call)
+
+
+@scene
+def time_before_batch(call):
+    net = Sequence(batch_first=False)
+    return net, train(net, lambda: (torch.randn(4, 5, 6), torch.randint(0, 3, (5,))), call)
+
+
+@scene
+def a_mean_of_some(call):
+    net = Averaged()
+    optimizer, told = torch.optim.SGD(net.parameters(), 1e-2), []
+    for _ in range(6):
+        x, _ = rows()
+        loss = call(net, x, torch.tensor([0, 0, 0, 1, 2, 1, 0]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        told.append(loss.item())
+    return net, told
+
+
+@scene
+def counting_calls(call):
+    net = Counting()
+    return net, [*train(net, rows, call), net.seen]
+
+
+@scene
+def another_generator(call):
+    net = Chance()
+    random.seed(3)
+    return net, train(net, rows, call)
+
+
+@scene
+def hooked(call):
+    net = nn.Linear(6, 3)
+    seen = []
+    net.register_forward_hook(lambda module, args, out: seen.append(len(out)))
+    return net, [*train(net, rows, call), *seen]
+
+
+@scene
+def speaking(call):
+    net = Speaking()
+    return net, train(net, rows, call)
+
+
+def weights(net):
+    return torch.cat([value.double().flatten() for value in net.state_dict().values()])
+
+
+def played(make, call):
+    torch.manual_seed(1)
+    net, told = make(call)
+    return weights(net), told, torch.get_rng_state()
+
+
+def helpers():
+    with open(f"/proc/{os.getpid()}/task/{os.getpid()}/children") as file:
+        return file.read().split()
+
+
+def main(ranks):
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    found = {}
+    for name, make in SCENES.items():
+        expected, told, state = played(make, lambda module, *args: module(*args))
+        training = Training()
+        detach = Ranks(training, ranks).attach()
+        most = [0]
+
+        def call(module, *args, training=training, most=most):
+            out = training.call(module, *args)
+            most[0] = max(most[0], len(helpers()))
+            return out
+
+        seen, seen_told, seen_state = played(make, call)
+        detach()
+        pairs = list(zip(told, seen_told, strict=True))
+        found[name] = {
+            "distance": float((seen - expected).norm() / expected.norm()),
+            "told": max(abs(float(a) - float(b)) for a, b in pairs),
+            "generator": torch.equal(state, seen_state),
+            "excused": training.excused,
+            "most": most[0],
+            "left": len(helpers()),
+        }
+    found["faults"] = faults(ranks)
+    print(json.dumps(found))
+
+
+def faults(ranks):
+    """What a script meets whose helper dies, whose model fails, and which is interrupted."""
+    found = {}
+
+    def fresh():
+        training = Training()
+        net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+        return net, training, Ranks(training, ranks).attach()
+
+    net, training, detach = fresh()
+    x, _ = rows()
+    training.call(net, x)
+    os.kill(int(helpers()[0]), 9)
+    found["killed before a call"] = float((training.call(net, x) - net(x)).abs().max())
+    for _ in range(5):
+        training.call(net, x)
+    found["told"] = training.excused
+    detach()
+
+    net, training, detach = fresh()
+    training.call(net, x)
+    out = training.call(net, x)
+    os.kill(int(helpers()[0]), 9)
+    try:
+        out.sum().backward()
+        found["killed before backward"] = "nothing was raised"
+    except RuntimeError as error:
+        found["killed before backward"] = str(error)
+    detach()
+
+    net, training, detach = fresh()
+    training.call(net, x)
+    try:
+        training.call(net, torch.randn(7, 9))
+        found["wrong shape"] = "nothing was raised"
+    except RuntimeError as error:
+        found["wrong shape"] = str(error).partition("\n")[0]
+    detach()
+
+    net, training, detach = fresh()
+    training.call(net, x)
+    interrupts = [1]
+    ours = os.getpid()
+    plain = nn.Tanh.forward
+
+    def forward(self, value):
+        if os.getpid() == ours and interrupts:
+            interrupts.clear()
+            raise KeyboardInterrupt
+        return plain(self, value)
+
+    nn.Tanh.forward = forward
+    try:
+        training.call(net, x)
+    except KeyboardInterrupt:
+        found["interrupted"] = float((training.call(net, x) - net(x)).abs().max())
+    nn.Tanh.forward = plain
+    detach()
+    found["left"] = len(helpers())
+    return found
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

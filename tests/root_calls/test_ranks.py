@@ -1,0 +1,88 @@
+"""Root calls that are shared among processes: the same training, or one process."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import hasten
+
+PROGRAM = Path(__file__).with_name("spread.py")
+STAYS = {
+    "samples_that_depend_on_one_another": "a batch cannot be shared among processes: ",
+    "time_before_batch": "a batch cannot be shared among processes: ",
+    "a_mean_of_some": "a batch cannot be shared among processes: an output of shape ()",
+    "counting_calls": "a call of the model changes seen",
+    "another_generator": "the model draws random numbers otherwise than by torch",
+    "hooked": "Linear has hooks",
+}
+SHARED = (
+    "normalized", "channels_last", "attention", "loss_in_the_model", "summed_loss", "recurrent",
+    "contrastive", "rivals", "unused_and_frozen", "twice_through_one_graph", "accumulated",
+    "in_a_closure", "other_sizes", "changed_between_calls", "a_part_in_evaluation",
+    "under_autocast", "speaking",
+)  # fmt: skip
+HELPED = [(name, ranks) for name in SHARED for ranks in (2, 3)]
+
+pytestmark = pytest.mark.child
+
+
+@cache
+def played(ranks):
+    """Play all scenes with so many ranks; return what came of them, and what was printed."""
+    source = str(Path(hasten.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(ranks)], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": source}, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *printed, last = done.stdout.strip().splitlines()
+    return json.loads(last), printed
+
+
+@pytest.mark.parametrize(("name", "ranks"), HELPED)
+def test_several_processes_train_as_one_does(name, ranks) -> None:
+    seen = played(ranks)[0][name]
+    assert not seen["excused"]
+    assert seen["most"] >= ranks - 1, "no helper was there"
+    near = 2e-2 if name == "under_autocast" else 1e-9
+    assert seen["distance"] <= near
+    assert seen["told"] <= near
+    assert seen["generator"]
+    assert not seen["left"]
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_cannot_be_shared_stays_in_one_process_to_the_bit(name) -> None:
+    seen = played(2)[0][name]
+    assert seen["excused"].startswith(STAYS[name])
+    assert (seen["distance"], seen["told"], seen["generator"], seen["left"]) == (0.0, 0.0, True, 0)
+
+
+def test_every_scene_is_judged() -> None:
+    assert {*STAYS, *SHARED, "faults"} == set(played(2)[0])
+
+
+def test_what_a_model_prints_is_printed_once() -> None:
+    """In one process and in several, though a model is examined by more calls."""
+    assert played(2)[1] == ["called"] * 7 * 2
+
+
+def test_a_helper_that_dies_is_missed_by_no_call() -> None:
+    seen = played(2)[0]["faults"]
+    assert seen["killed before a call"] == 0.0
+    assert "helper of the model is gone" in seen["told"]
+    assert "helper of the model is gone" in seen["killed before backward"]
+    assert seen["left"] == 0
+
+
+def test_an_error_of_the_model_is_the_scripts_own() -> None:
+    assert played(2)[0]["faults"]["wrong shape"].startswith("mat1 and mat2 shapes cannot be")
+
+
+def test_after_an_interruption_calls_go_on() -> None:
+    assert played(2)[0]["faults"]["interrupted"] <= 1e-12
