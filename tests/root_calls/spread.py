@@ -8,6 +8,7 @@ import json
 import os
 import random
 import sys
+from collections import deque
 
 import torch
 from torch import nn
@@ -99,16 +100,56 @@ class Scaled(nn.Module):
         return self.layer(x) * self.scale / TEMPERATURE
 
 
-class Centred(nn.Module):
+class OneLayer(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(6, 3)
 
     def forward(self, x):
+        return self.layer(x)
+
+
+class Centred(OneLayer):
+    def forward(self, x):
         return self.layer(x - x.mean(0))
 
 
-class Counting(Centred):
+class Exacting(OneLayer):
+    def forward(self, x):
+        assert len(x) == 7
+        return self.layer(x)
+
+
+class Remembering(OneLayer):
+    def __init__(self):
+        super().__init__()
+        self.memory = deque(maxlen=2)
+
+    def forward(self, x):
+        self.memory.append(len(x))
+        return self.layer(x)
+
+
+class OwnChance(OneLayer):
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(3)
+
+    def forward(self, x):
+        return self.layer(x) + torch.randn(3, generator=self.generator)
+
+
+class Noisy(OneLayer):
+    """Draws in every way that is cut, and one number that is the same for all samples."""
+
+    def forward(self, x):
+        noise = torch.rand(len(x), 6) + torch.randn(size=(len(x), 6)) + torch.rand_like(input=x)
+        x = functional.dropout(x, p=0.3, training=self.training) + noise * torch.rand(1)
+        wide = functional.dropout1d(x[:, :, None], 0.5, self.training)[:, :, 0]
+        return self.layer(functional.dropout(wide, 0.1, self.training, inplace=True))
+
+
+class Counting(OneLayer):
     def __init__(self):
         super().__init__()
         self.seen = 0
@@ -118,7 +159,7 @@ class Counting(Centred):
         return self.layer(x)
 
 
-class Chance(Centred):
+class Chance(OneLayer):
     def forward(self, x):
         return self.layer(x) * random.random()
 
@@ -134,7 +175,7 @@ class Averaged(nn.Module):
         return functional.cross_entropy(self.layer(x), y, ignore_index=0)
 
 
-class Speaking(Centred):
+class Speaking(OneLayer):
     def forward(self, x):
         print("called")
         return self.layer(x)
@@ -399,6 +440,70 @@ def under_autocast(call):
 
 
 @scene
+def drawn_in_every_way(call):
+    net, sizes = Noisy(), iter((7, 7, 2, 7, 3, 7, 4))
+    return net, train(net, lambda: rows(next(sizes)), call)
+
+
+@scene
+def rows_of_several_samples(call):
+    net = Attention()
+
+    class Flat(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, tokens):
+            return self.net(tokens).flatten(0, 1)
+
+    flat = Flat()
+
+    def step(call, flat, optimizer, batch):
+        loss = functional.cross_entropy(call(flat, batch[0]), batch[1].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return net, train(flat, lambda: (torch.randint(0, 11, (5, 4)),) * 2, call, step)
+
+
+@scene
+def growing_batches(call):
+    net, sizes = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 3)), [4]
+
+    def step(call, net, optimizer, batch):
+        # The first graph still waits for its backward pass when the second batch does not fit.
+        first = call(net, batch[0])
+        sizes[0] *= 4
+        loss = first.square().mean() + call(net, torch.randn(sizes[0], 6)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return net, train(net, lambda: rows(sizes[0]), call, step)
+
+
+@scene
+def hooked_in_between(call):
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+    def step(call, net, optimizer, batch):
+        out = call(net, batch[0])
+        handle = net[0].register_forward_hook(lambda module, args, out: out * 2)
+        loss = out.square().mean() + call(net, batch[0]).mean()
+        handle.remove()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return net, train(net, rows, call, step)
+
+
+@scene
 def samples_that_depend_on_one_another(call):
     net = Centred()
     return net, train(net, rows, call)
@@ -428,6 +533,24 @@ def a_mean_of_some(call):
 def counting_calls(call):
     net = Counting()
     return net, [*train(net, rows, call), net.seen]
+
+
+@scene
+def exacting(call):
+    net = Exacting()
+    return net, train(net, rows, call)
+
+
+@scene
+def remembering(call):
+    net = Remembering()
+    return net, [*train(net, rows, call), *net.memory]
+
+
+@scene
+def own_generator(call):
+    net = OwnChance()
+    return net, train(net, rows, call)
 
 
 @scene
@@ -473,7 +596,7 @@ def main(ranks):
     for name, make in SCENES.items():
         expected, told, state = played(make, lambda module, *args: module(*args))
         training = Training()
-        detach = Ranks(training, ranks).attach()
+        detach = Ranks(training, ranks, lambda: None).attach()
         most = [0]
 
         def call(module, *args, training=training, most=most):
@@ -503,17 +626,31 @@ def faults(ranks):
     def fresh():
         training = Training()
         net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-        return net, training, Ranks(training, ranks).attach()
+        return net, training, Ranks(training, ranks, lambda: None).attach()
 
     net, training, detach = fresh()
     x, _ = rows()
     training.call(net, x)
     os.kill(int(helpers()[0]), 9)
-    found["killed before a call"] = float((training.call(net, x) - net(x)).abs().max())
+    found["killed before a call"] = float((training.call(net, x) - net(x)).detach().abs().max())
     for _ in range(5):
         training.call(net, x)
     found["told"] = training.excused
     detach()
+
+    training, net, twin = Training(), images(), images()
+    detach = Ranks(training, ranks, lambda: None).attach()
+    picture, _ = pictures()
+    training.call(net, picture)
+    state, before = torch.get_rng_state(), {k: v.clone() for k, v in net.state_dict().items()}
+    os.kill(int(helpers()[0]), 9)
+    ours = training.call(net, picture)
+    detach()
+    torch.set_rng_state(state)
+    twin.load_state_dict(before)
+    theirs = twin(picture)
+    pairs = zip((ours, *net.buffers()), (theirs, *twin.buffers()), strict=True)
+    found["killed in a call"] = max(float((a - b).detach().abs().max()) for a, b in pairs)
 
     net, training, detach = fresh()
     training.call(net, x)
@@ -551,7 +688,7 @@ def faults(ranks):
     try:
         training.call(net, x)
     except KeyboardInterrupt:
-        found["interrupted"] = float((training.call(net, x) - net(x)).abs().max())
+        found["interrupted"] = float((training.call(net, x) - net(x)).detach().abs().max())
     nn.Tanh.forward = plain
     detach()
     found["left"] = len(helpers())

@@ -6,10 +6,11 @@ Hurts: models that fill the cores already, small batches, and calls that take le
     millisecond: inputs, outputs and gradients are copied between the processes. Helpers take
     memory for activations and gradients, and cores from loader workers.
 Maths: rounding. Gradients of the shares are added. Normalization by batch takes the statistics of
-    the whole batch, and random numbers are drawn for the whole batch. The first calls are
-    made in one process, too; where outputs, gradients or buffers differ, as where samples of a
-    batch depend on one another, the model stays in one process. So do models with hooks, those
-    that change attributes in a call, and all models of a script that asks for second derivatives.
+    the whole batch; `dropout`, `rand`, `randn` and their kin draw for the whole batch. The first
+    call of each kind is made in one process, too; where outputs, gradients or buffers differ, as
+    where samples of a batch depend on one another, such calls stay there. So do models with hooks,
+    those that change attributes in a call, and all models of a script that asks for second
+    derivatives.
 Source: https://docs.pytorch.org/docs/stable/notes/ddp.html
 """
 
@@ -48,7 +49,7 @@ def why_not(context: ScriptContext) -> str:
 
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
-    """Return ranks by threads that fill the cores, the most even division first.
+    """Return ranks by threads for all cores, or nearly all, the most even division first.
 
     >>> from hasten.testing import SERVER
     >>> from hasten.lever import ScriptContext
@@ -60,14 +61,14 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
     if why_not(context):
         return ()
     cores = context.machine.budget.core_count
-    counts = [2**power for power in range(1, cores.bit_length()) if 2**power <= cores]
+    counts = [2**power for power in range(1, cores.bit_length())]
     counts.sort(key=lambda count: (abs(count - cores / count), -count))
     return tuple(f"{count}x{cores // count}" for count in counts)
 
 
 def validate(setting: str) -> str:
     """Say what a setting looks like; empty for one that does."""
-    return "" if _SETTING.fullmatch(setting) else "ranks by threads, such as 2x4"
+    return "" if _SETTING.fullmatch(setting) else "RANKSxTHREADS, such as 2x4"
 
 
 def _parts(setting: str) -> tuple[int, int]:
@@ -89,9 +90,18 @@ def redundant_with(setting: str, traits: Traits) -> str:
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
-    """Share root calls among processes, each with its threads."""
+    """Share root calls among processes, each with its threads.
+
+    Where no model can be shared, the script has its own number of threads again.
+    """
     ranks, threads = _parts(setting)
-    return undo_all([Ranks(training, ranks).attach(), hold_threads(training, threads)])
+    held = [hold_threads(training, threads)]
+
+    def free() -> None:
+        while held:
+            held.pop()()
+
+    return undo_all([Ranks(training, ranks, idle=free).attach(), free])
 
 
 LEVER = Lever(
@@ -116,5 +126,5 @@ LEVER = Lever(
     settle_count=2,
     patience_s=60.0,
     apply=apply,
-    run_only="what DistributedDataParallel needs changes the script's data and its losses",
+    run_only="DistributedDataParallel needs a sampler, and changes what a batch and its loss are",
 )

@@ -33,10 +33,10 @@ class Join(Enum):
     SUM = "sum"
 
 
-def spans(size: int, count: int) -> list[Span]:
+def split(size: int, count: int) -> list[Span]:
     """Cut a batch into shares of nearly equal size.
 
-    >>> [(span.low, span.high) for span in spans(5, 2)]
+    >>> [(span.low, span.high) for span in split(5, 2)]
     [(0, 2), (2, 5)]
     """
     ends = [size * place // count for place in range(count + 1)]
@@ -71,40 +71,41 @@ def cut(tensor: Any, span: Span) -> Any:
     return tensor[span.low : span.high] if is_batch else tensor
 
 
-def find_join(whole: Any, shares: Sequence[Any], cuts: Sequence[Span], tolerance: float) -> Join:
+def find_join(whole: Any, shares: Sequence[Any], spans: Sequence[Span], tolerance: float) -> Join:
     """Find how an output of the whole batch follows from those of its shares.
 
     Args:
         whole: what one process gives.
         shares: what each rank gives, in order.
-        cuts: the samples of each.
+        spans: the samples of each.
         tolerance: by how much they may differ, relative to the norm.
 
     Raises:
         ValueError: in no way that is known; the message says what the output is like.
     """
-    sizes = [span.sample_count for span in cuts]
-    if whole.dim() and [len(share) if share.dim() else -1 for share in shares] == sizes:
-        return Join.CONCATENATED
-    if whole.dim() == 0 and whole.is_floating_point():
+    if whole.dim():
+        each, rest = divmod(len(whole), spans[0].size)  # rows of a sample
+        sizes = [each * span.sample_count for span in spans]
+        if each and not rest and [len(share) if share.dim() else 0 for share in shares] == sizes:
+            return Join.CONCATENATED
+    elif whole.is_floating_point():
         for join in (Join.MEAN, Join.SUM):
-            if is_near(joined(join, shares, cuts), whole, tolerance):
+            if is_near(joined(join, shares, spans), whole, tolerance):
                 return join
-    raise ValueError(f"an output of shape {tuple(whole.shape)} does not follow from those of parts")
+    shape = tuple(whole.shape)
+    raise ValueError(f"an output of shape {shape} does not follow from those of the shares")
 
 
-def joined(join: Join, shares: Sequence[Any], cuts: Sequence[Span]) -> Any:
+def joined(join: Join, shares: Sequence[Any], spans: Sequence[Span]) -> Any:
     """Return the output of the whole batch from those of its shares, with their gradients."""
     import torch
 
     if join is Join.CONCATENATED:
         return torch.cat(list(shares))
-    if join is Join.SUM:
-        return sum(shares[1:], shares[0])
-    parts = [
-        share * (span.sample_count / span.size) for share, span in zip(shares, cuts, strict=True)
-    ]
-    return sum(parts[1:], parts[0])
+    if join is Join.MEAN:
+        pairs = zip(shares, spans, strict=True)
+        shares = [share * (span.sample_count / span.size) for share, span in pairs]
+    return sum(shares[1:], shares[0])
 
 
 def is_near(found: Any, expected: Any, tolerance: float, floor: float = 0.0) -> bool:

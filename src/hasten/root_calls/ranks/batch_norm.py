@@ -21,23 +21,24 @@ def normalize(*, exchange: Exchange, **given: Any) -> Any:
         given: the arguments of `torch.nn.functional.batch_norm`, all of them.
     """
     x = given["input"]
-    mean, var, count = _statistics(x.detach(), exchange)
+    number = exchange.next_number()
+    mean, var, count = _statistics(x.detach(), number, exchange)
     if exchange.is_first:
         running = given["running_mean"], given["running_var"]
         _update(running, (mean, var * (count / max(1, count - 1))), given["momentum"])
-    dtype = statistics_dtype(x)
+    dtype = _statistics_dtype(x)
     known = mean.to(dtype), var.to(dtype), count, given["eps"]
-    return _function().apply(x, given["weight"], given["bias"], known, exchange)
+    return _function().apply(x, given["weight"], given["bias"], known, (exchange, number))
 
 
-def statistics_dtype(x: Any) -> Any:
+def _statistics_dtype(x: Any) -> Any:
     """Return the dtype of statistics: float32 for inputs of fewer bits."""
     import torch
 
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _statistics(x: Any, exchange: Exchange) -> tuple[Any, Any, int]:
+def _statistics(x: Any, number: int, exchange: Exchange) -> tuple[Any, Any, int]:
     """Return mean and variance (biased) of all shares in float64, and values per channel."""
     import torch
 
@@ -52,12 +53,13 @@ def _statistics(x: Any, exchange: Exchange) -> tuple[Any, Any, int]:
         var = (counts * (variances + (means - mean) ** 2)).sum(0) / total
         return torch.cat([total[None], mean, var])
 
-    found = exchange.combined(torch.cat([own_count, mean.double(), var.double()]), combine)
+    own = torch.cat([own_count, mean.double(), var.double()])
+    found = exchange.all_reduce(number, own, combine)
     return found[1 : channels + 1], found[channels + 1 : 2 * channels + 1], int(found[0])
 
 
 def _update(running: tuple[Any, Any], seen: tuple[Any, Any], momentum: float) -> None:
-    """Move running mean and variance as torch does, whose kernel does not count as a write."""
+    """Update running mean and variance as torch's kernel does, without a new version of them."""
     for own, new in zip(running, seen, strict=True):
         if own is not None:
             own.data.copy_(momentum * new.to(own.dtype) + (1 - momentum) * own.data)
@@ -76,10 +78,10 @@ def _function() -> Any:
         @staticmethod
         def forward(  # noqa: PLR0917 - autograd takes tensors one by one
             ctx: Any, x: Any, weight: Any, bias: Any, known: tuple[Any, Any, int, float],
-            exchange: Any,
+            meeting: tuple[Any, int],
         ) -> Any:  # fmt: skip
             ctx.save_for_backward(x, weight)
-            ctx.known, ctx.exchange = known, exchange
+            ctx.known, ctx.meeting = known, meeting
             mean, var, _, eps = known
             return aten.native_batch_norm(x, weight, bias, mean, var, False, 0.0, eps)[0]
 
@@ -92,9 +94,9 @@ def _function() -> Any:
                 grad, x, weight, mean, var, None, None, False, eps, [True, True, True]
             )
             channels = len(mean)
-            total = ctx.exchange.combined(
-                torch.cat([by_weight.double(), by_bias.double()]), lambda found: found.sum(0)
-            )
+            exchange, number = ctx.meeting
+            own = torch.cat([by_weight.double(), by_bias.double()])
+            total = exchange.all_reduce(-number, own, lambda found: found.sum(0))
             sums = (total / count).to(mean.dtype)
             inverse = (var + eps).rsqrt()
             scale = inverse if weight is None else inverse * weight.to(inverse.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,8 +11,7 @@ from hasten.root_calls.random_state_use import states, went_on
 from hasten.root_calls.ranks.batch import find_join, is_near, tensors_in
 from hasten.root_calls.ranks.graph import gradients
 from hasten.root_calls.ranks.held_state import HeldState
-from hasten.root_calls.ranks.memory import NoRoomError, room_bytes
-from hasten.root_calls.ranks.served import whole
+from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.twins import Snapshot
 from hasten.root_calls.values import with_tensors
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.root_calls.ranks.batch import Join
-    from hasten.root_calls.ranks.messages import Asked
+    from hasten.root_calls.ranks.messages import RootCall
     from hasten.root_calls.ranks.served import SharedModel
 
-    Start = Callable[[Asked, int], SharedModel]
+    Start = Callable[[RootCall, int], SharedModel]
 
 _SPARE_BYTES = 2**20
 _LARGEST_COPY_BYTES = 2**28
@@ -35,22 +35,24 @@ class SharingCheck(NamedTuple):
 
     Attributes:
         result: what the script gets.
-        joins: how its outputs follow from those of shares; empty if they do not.
+        joins: how its outputs follow from those of the shares; empty if they do not.
         draws: the call draws from torch's generator.
-        why_not: why shares give something else; empty if they do not.
+        why_not: why the shares give something else; empty if they do not.
+        is_final: it is no use to examine other calls of the model.
     """
 
     result: Any
     joins: tuple[Join, ...] = ()
     draws: bool = False
     why_not: str = ""
+    is_final: bool = False
 
 
 class _DiffersError(Exception):
-    """Shares give something else; the message says what."""
+    """The shares give something else; the message says what."""
 
 
-class _Plainly(NamedTuple):
+class _PlainCall(NamedTuple):
     """A call that was made in one process, and the generator and buffers before and after it."""
 
     result: Any
@@ -58,47 +60,54 @@ class _Plainly(NamedTuple):
     after: Snapshot
 
 
-def examine(asked: Asked, start: Start) -> SharingCheck:
+def examine(root_call: RootCall, start: Start) -> SharingCheck:
     """Make a root call in one process, and again in several; compare.
 
-    ShareOutputs, gradients, buffers and the state of the random generator have to agree. They are
-    compared for a copy of the model in double precision first: in single precision a rounding
-    error that decides the sign of what enters a ReLU lets gradients jump. Whatever comes out,
-    generator and buffers of the model are left as after one call.
+    Outputs, gradients, buffers and the state of the random generator have to agree. They are first
+    compared for a copy of the model in double precision: in single precision a rounding error that
+    decides the sign of what enters a ReLU lets gradients jump. Whatever comes out, generator and
+    buffers of the model are left as after one call.
 
     Args:
-        asked: the call.
+        root_call: the call.
         start: returns the model of a call with helpers, given the bytes that messages take.
     """
-    inputs = tensors_in((asked.args, asked.kwargs))
-    held, versions = HeldState(asked.module), [tensor._version for tensor in inputs]
+    inputs = tensors_in((root_call.args, root_call.kwargs))
+    held, versions = HeldState(root_call.module), [tensor._version for tensor in inputs]
     others = states()
-    plain = _plainly(asked)
-    why = _unfit(asked.module, plain.result, held, others)
+    plain = _call_plainly(root_call)
+    why = _unfit(root_call.module, plain.result, held, others)
     if versions != [tensor._version for tensor in inputs]:
         why = "the model writes to its inputs"
     if why:
-        return SharingCheck(plain.result, why_not=why)
+        return SharingCheck(plain.result, why_not=why, is_final=True)
     draws = plain.before.drew(plain.after)
     try:
-        with redirect_stdout(None):  # a model that prints has done so
-            tolerance = _PROVED_TOLERANCE if _prove(asked, plain, start) else _tolerance(asked)
-            ours, joins = _compare(asked, plain, start, tolerance)
-    except (_DiffersError, ValueError, NoRoomError, RuntimeError, OSError) as error:
-        why = f"a batch cannot be shared among processes: {error or type(error).__name__}"
+        with redirect_stdout(io.StringIO()):  # a model that prints has done so
+            is_proved = _prove(root_call, plain, start)
+            tolerance = _PROVED_TOLERANCE if is_proved else _tolerance(root_call)
+            ours, joins = _compare(root_call, plain, start, tolerance)
+    except Exception as error:
+        why = f"a batch cannot be shared among processes: {str(error) or type(error).__name__}"
         plain.after.restore()
-        return SharingCheck(plain.result, why_not=why)
+        return SharingCheck(plain.result, draws=draws, why_not=why)
     plain.after.restore()
     return SharingCheck(ours, joins, draws)
 
 
-def _plainly(asked: Asked) -> _Plainly:
-    before = Snapshot(asked.module)
-    result = asked.call(asked.args, asked.kwargs)
-    return _Plainly(result, before, Snapshot(asked.module))
+def messages_bytes(root_call: RootCall, result: Any = ()) -> int:
+    """Return the bytes to reserve for the messages of a call, given what it returns."""
+    tensors = tensors_in((root_call.args, root_call.kwargs, result))
+    return _SPARE_BYTES + 2 * room_bytes(tensors)
 
 
-def _prove(asked: Asked, plain: _Plainly, start: Start) -> bool:
+def _call_plainly(root_call: RootCall) -> _PlainCall:
+    before = Snapshot(root_call.module)
+    result = root_call.call(root_call.args, root_call.kwargs)
+    return _PlainCall(result, before, Snapshot(root_call.module))
+
+
+def _prove(root_call: RootCall, plain: _PlainCall, start: Start) -> bool:
     """Return whether a copy in double precision gives the same; False if there can be none.
 
     Raises:
@@ -106,7 +115,7 @@ def _prove(asked: Asked, plain: _Plainly, start: Start) -> bool:
     """
     import torch
 
-    if room_bytes(asked.module.parameters()) > _LARGEST_COPY_BYTES:
+    if room_bytes(root_call.module.parameters()) > _LARGEST_COPY_BYTES:
         return False
 
     def wider(tensor: Any) -> Any:
@@ -116,13 +125,13 @@ def _prove(asked: Asked, plain: _Plainly, start: Start) -> bool:
 
     plain.before.restore()
     try:
-        module = copy.deepcopy(asked.module).double()
-        args, kwargs = with_tensors((asked.args, asked.kwargs), wider)
-        twin = asked._replace(
+        module = copy.deepcopy(root_call.module, _kept(root_call.module)).double()
+        args, kwargs = with_tensors((root_call.args, root_call.kwargs), wider)
+        twin = root_call._replace(
             module=module, args=args, kwargs=kwargs,
             call=lambda args, kwargs: module(*args, **kwargs),
         )  # fmt: skip
-        found = _plainly(twin)
+        found = _call_plainly(twin)
     except Exception:
         return False  # its code is for its own precision
     tensors = [tensor for tensor in tensors_in(found.result) if tensor.is_floating_point()]
@@ -132,63 +141,71 @@ def _prove(asked: Asked, plain: _Plainly, start: Start) -> bool:
     return True
 
 
+def _kept(module: Any) -> dict[int, Any]:
+    """Return what a copy of a model shares with it: objects that are no part of its values."""
+    import torch
+
+    copied = (torch.nn.Module, torch.Tensor, dict, list, tuple, set)
+    values = (value for part in module.modules() for value in vars(part).values())
+    return {id(value): value for value in values if not isinstance(value, copied)}
+
+
 def _compare(
-    asked: Asked, plain: _Plainly, start: Start, tolerance: float
+    root_call: RootCall, plain: _PlainCall, start: Start, tolerance: float
 ) -> tuple[Any, tuple[Join, ...]]:
     """Make a call in several processes, and compare it with one in a single process.
 
     Returns:
-        What the call returned, and how it follows from what shares returned.
+        What the call returned, and how it follows from what the ranks returned.
 
     Raises:
         _DiffersError: they differ by more than rounding.
     """
     outputs = tensors_in(plain.result)
     plain.before.restore()
-    inputs = tensors_in((asked.args, asked.kwargs))
-    served = start(asked, _SPARE_BYTES + 2 * room_bytes([*inputs, *outputs]))
+    served = start(root_call, messages_bytes(root_call, plain.result))
     generator = plain.before.generator if plain.before.drew(plain.after) else None
-    own, parts, shares = served.answer(asked, generator)
-    if len(outputs) != len(parts):
-        raise _DiffersError("it returns something else")
-    pairs = zip(outputs, parts, strict=True)
-    joins = tuple(find_join(output, part, shares, tolerance) for output, part in pairs)
-    ours = whole(own, parts, joins, shares)
-    if plain.after.drew(Snapshot(asked.module)):
+    found = served.answer(root_call, generator)
+    if len(outputs) != len(found.tensors):
+        raise _DiffersError("a share has another number of outputs")
+    pairs = zip(outputs, found.tensors, strict=True)
+    joins = tuple(find_join(output, each, found.spans, tolerance) for output, each in pairs)
+    ours = found.joined(joins)
+    if plain.after.drew(Snapshot(root_call.module)):
         raise _DiffersError("it draws random numbers that cannot be drawn in parts")
     if not plain.after.is_near(tolerance):
-        raise _DiffersError("its buffers become others")
-    _compare_numbers(_numbers(asked, plain.result), _numbers(asked, ours), tolerance)
+        raise _DiffersError("its buffers differ from those of one process")
+    _compare_numbers(_numbers(root_call, plain.result), _numbers(root_call, ours), tolerance)
     return ours, joins
 
 
 def _compare_numbers(expected: list[Any], found: list[Any], tolerance: float) -> None:
     if [one is None for one in expected] != [one is None for one in found]:
-        raise _DiffersError("weights get gradients that had none")
+        raise _DiffersError("other weights get gradients")
     known = [(one, other) for one, other in zip(expected, found, strict=True) if one is not None]
     norm = max((float(one.double().norm()) for one, _ in known), default=0.0)
     for one, other in known:
         if not is_near(other, one, tolerance, tolerance * norm):
-            raise _DiffersError("its outputs or gradients become others")
+            raise _DiffersError("its outputs or gradients differ from those of one process")
 
 
-def _numbers(asked: Asked, value: Any) -> list[Any]:
+def _numbers(root_call: RootCall, value: Any) -> list[Any]:
     """Return the outputs of a call, and the gradients that they send to weights and inputs."""
     import torch
 
     outputs = tensors_in(value)
     plain = [output.detach() for output in outputs]
-    learning = [output for output in outputs if output.requires_grad]
-    if not learning:
+    requiring = [output for output in outputs if output.requires_grad]
+    if not requiring:
         return plain
-    tensors = (*asked.module.parameters(), *tensors_in((asked.args, asked.kwargs)))
+    tensors = (*root_call.module.parameters(), *tensors_in((root_call.args, root_call.kwargs)))
     generator = torch.Generator().manual_seed(0)
     given = [
         torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.dtype)
-        for output in learning
+        for output in requiring
     ]
     wanted = [tensor for tensor in tensors if tensor.requires_grad]
-    return [*plain, *gradients(learning, given, wanted, keeps_graph=True)]
+    return [*plain, *gradients(requiring, given, wanted, keeps_graph=True)]
 
 
 def _unfit(module: Any, result: Any, held: HeldState, others: dict[str, Any]) -> str:
@@ -196,27 +213,29 @@ def _unfit(module: Any, result: Any, held: HeldState, others: dict[str, Any]) ->
     import torch
 
     if went_on(others):
-        return "the model draws random numbers otherwise than by torch"
+        return "the model draws random numbers from Python or NumPy"
+    if held.draws_by_itself:
+        return "the model has a random generator of its own"
     if changed := held.changed():
         return f"a call of the model changes {changed}"
-    learning = [output for output in tensors_in(result) if output.requires_grad]
+    requiring = [output for output in tensors_in(result) if output.requires_grad]
     normalizes = any(
         isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.training
         for part in module.modules()
     )
-    if normalizes and len(learning) > 1:
+    if normalizes and len(requiring) > 1:
         # Ranks meet in each such layer, and go back through them in an order that may differ.
-        return "the model normalizes by batch and has several outputs"
+        return "the model has batch normalization and several differentiable outputs"
     return ""
 
 
-def _tolerance(asked: Asked) -> float:
+def _tolerance(root_call: RootCall) -> float:
     """Return by how much results may differ, relative to their norm: some rounding errors."""
     import torch
 
-    weights = asked.module.parameters()
+    weights = root_call.module.parameters()
     dtypes = {weight.dtype for weight in weights if weight.is_floating_point()}
-    if asked.surroundings.autocast is not None:
-        dtypes.add(asked.surroundings.autocast[0])
+    if root_call.surroundings.autocast is not None:
+        dtypes.add(root_call.surroundings.autocast[0])
     worst = max((torch.finfo(dtype).eps for dtype in dtypes), default=2.0**-23)
     return _ROUNDING_COUNT * worst if worst < 1e-6 else 4 * worst

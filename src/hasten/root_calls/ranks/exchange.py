@@ -1,4 +1,4 @@
-"""Where the ranks of a model meet while they compute: numbers of all, combined by the first."""
+"""An all-reduce among the ranks of a model, through shared memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _SPIN_COUNT = 1_000
 _SLICE_S = 1.0
-_PATIENCE_COUNT = 120
 
 
 class LostRankError(RuntimeError):
@@ -24,13 +23,17 @@ class Exchange:
     writes a result when all are there again, and so have read the one before.
 
     Args:
-        rows: float64 of shape (ranks + 1, numbers), in shared memory.
+        rows: float64 of shape (ranks + 1, 1 + numbers), in shared memory.
+
+    Attributes:
+        checks: called now and then while this process waits; they raise if others will not come.
     """
 
     def __init__(self, rows: Any) -> None:
         context = get_context("fork")
         self._values, self._result = rows[:-1], rows[-1]
-        self._rank = 0
+        self._rank = self._number = 0
+        self.checks: Sequence[Callable[[], None]] = ()
         self._there = [context.Semaphore(0) for _ in range(len(rows) - 2)]
         self._go_on = [context.Semaphore(0) for _ in range(len(rows) - 2)]
 
@@ -39,14 +42,25 @@ class Exchange:
         """Whether this process runs the script."""
         return self._rank == 0
 
-    def take(self, rank: int) -> None:
+    def become(self, rank: int) -> None:
         """Become another rank, in a process that was just forked."""
         self._rank = rank
 
-    def combined(self, own: Any, combine: Callable[[Any], Any]) -> Any:
+    def begin(self) -> None:
+        """Begin a call: its exchanges are numbered from 1 on."""
+        self._number = 0
+
+    def next_number(self) -> int:
+        """Return the number of the next exchange of a forward pass."""
+        self._number += 1
+        return self._number
+
+    def all_reduce(self, number: int, own: Any, combine: Callable[[Any], Any]) -> Any:
         """Return what `combine` makes of the numbers of all ranks.
 
         Args:
+            number: of the exchange, the same for all ranks: that of the forward pass, or its
+                negative on the way back.
             own: numbers of this rank, of shape (n,).
             combine: takes float64 of shape (ranks, n), and returns numbers of shape (m,).
 
@@ -54,34 +68,32 @@ class Exchange:
             Float64, the same for all ranks; only the first m numbers are of this result.
 
         Raises:
-            LostRankError: another rank does not come.
+            LostRankError: another rank does not come, or comes from another layer.
         """
-        count = len(own)
-        if count > len(self._result):
-            raise LostRankError("a layer has more channels than the ranks have room for")
-        self._values[self._rank, :count] = own
+        end = 1 + len(own)
+        if end > self._values.shape[1]:
+            raise LostRankError("the model normalizes by batch outside of a BatchNorm module")
+        self._values[self._rank, 0] = number
+        self._values[self._rank, 1:end] = own
         if self._rank:
             self._there[self._rank - 1].release()
-            _wait(self._go_on[self._rank - 1])
+            self._wait(self._go_on[self._rank - 1])
         else:
             for semaphore in self._there:
-                _wait(semaphore)
-            result = combine(self._values[:, :count])
+                self._wait(semaphore)
+            if bool((self._values[:, 0] != number).any()):
+                raise LostRankError("the ranks are at different layers")
+            result = combine(self._values[:, 1:end])
             self._result[: len(result)] = result
             for semaphore in self._go_on:
                 semaphore.release()
         return self._result.clone()
 
-
-def _wait(semaphore: Any) -> None:
-    """Wait for another rank, at first without sleeping: it is nearly always close.
-
-    The seconds are counted, not read off a clock: all ranks may be stopped meanwhile.
-    """
-    for _ in range(_SPIN_COUNT):
-        if semaphore.acquire(False):
-            return
-    for _ in range(_PATIENCE_COUNT):
-        if semaphore.acquire(True, _SLICE_S):
-            return
-    raise LostRankError("a rank waited in vain for another")
+    def _wait(self, semaphore: Any) -> None:
+        """Wait for another rank, at first without sleeping: it is nearly always close."""
+        for _ in range(_SPIN_COUNT):
+            if semaphore.acquire(False):
+                return
+        while not semaphore.acquire(True, _SLICE_S):
+            for check in self.checks:
+                check()

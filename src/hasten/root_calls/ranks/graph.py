@@ -1,34 +1,21 @@
 """How the shares of helpers stand in the script's graph.
 
-Autograd runs what was made last first: `Deliver`, made after the script's own share, sends the
-gradients of the outputs to the helpers; the own share follows, and `Collect`, made before it, waits
+Autograd runs what was made last first: `deliver`, made after the script's own share, sends the
+gradients of the outputs to the helpers; the own share follows, and `collect`, made before it, waits
 for the helpers' gradients. They are added to those of the own share before any weight sees them.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class SharedCall(Protocol):
-    """A root call whose shares are with the helpers."""
-
-    def outputs(self) -> list[Any]:
-        """Return copies of the helpers' outputs, all in one list."""
-
-    def send(self, gradients: tuple[Any, ...]) -> None:
-        """Send the gradients of these outputs, each a tensor or None."""
-
-    def gradients(self) -> list[Any]:
-        """Wait for the gradients of the tensors that `Collect` was given, each one or None."""
-
-
 class Functions(NamedTuple):
-    """The two ends of the helpers' shares.
+    """The two ends of the helpers' shares; `call` is a `served.SharedCall`.
 
     Attributes:
         collect: `collect(call, *tensors)` returns a token, through which gradients flow to them.
@@ -65,7 +52,7 @@ def functions() -> Functions:
 
     class Collect(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, call: SharedCall, *tensors: Any) -> Any:
+        def forward(ctx: Any, call: Any, *tensors: Any) -> Any:
             ctx.call = call
             return torch.zeros(())
 
@@ -76,7 +63,7 @@ def functions() -> Functions:
 
     class Deliver(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, call: SharedCall, token: Any, differentiable: Any) -> Any:
+        def forward(ctx: Any, call: Any, token: Any, differentiable: Any) -> Any:
             ctx.call = call
             ctx.set_materialize_grads(False)
             outputs = call.outputs()

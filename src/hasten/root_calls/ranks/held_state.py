@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dis import get_instructions
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -17,11 +18,11 @@ _ABSENT = object()
 
 
 class HeldState:
-    """Tells whether a model is still what it was when helpers were forked, but for its numbers.
+    """Tells whether a model is what it was at the fork, but for its values.
 
-    What is watched: attributes of its parts, the containers and plain objects among them, which
-    parts train, which weights learn and how they lie in memory, and the global variables that
-    methods of its classes read.
+    What is watched: attributes of its submodules, containers and plain objects among them, which
+    weights require gradients and how they lie in memory, and the global variables that methods of
+    its classes read.
 
     Args:
         module: the model; it is not kept alive.
@@ -36,13 +37,20 @@ class HeldState:
         self.accept()
 
     @property
+    def draws_by_itself(self) -> bool:
+        """Whether it has a random generator of its own."""
+        import torch
+
+        return any(isinstance(value, torch.Generator) for value in self._values)
+
+    @property
     def training(self) -> tuple[bool, ...]:
-        """Whether each part trains."""
+        """Whether each submodule is in training mode."""
         return tuple(part[_TRAINING] for part in self._parts)
 
     @property
     def has_other_training(self) -> bool:
-        """Whether other parts train than before."""
+        """Whether other submodules are in training mode than before."""
         return self.training != self._flags
 
     def accept(self) -> None:
@@ -50,9 +58,9 @@ class HeldState:
         self._values, self._forms, self._flags = self._now(), self._forms_now(), self.training
 
     def changed(self) -> str:
-        """Say what has changed beside the numbers and who trains; empty for nothing."""
+        """Say what has changed beside values and training modes; empty for nothing."""
         if self._forms_now() != self._forms:
-            return "weights that learn, or their layout"
+            return "which weights require gradients, or their layout"
         now = self._now()
         if len(now) == len(self._values) and all(map(is_, now, self._values)):
             return ""
@@ -74,7 +82,7 @@ class HeldState:
         """Return a name for each value in `_now`, for messages."""
         found: list[str] = []
         for space in self._spaces:
-            found += map(str, space if isinstance(space, dict) else range(len(space)))
+            found += map(str, space if isinstance(space, dict) else ["an element"] * len(space))
         return found + [name for _, name in self._variables]
 
 
@@ -85,7 +93,7 @@ def _spaces_in(spaces: list[dict[str, Any]]) -> list[Any]:
     found: dict[int, Any] = {}
     for space in spaces:
         for value in space.values():
-            if isinstance(value, (dict, list)):
+            if isinstance(value, (dict, list, set, deque)):
                 found[id(value)] = value
             elif isinstance(value, (torch.nn.Module, torch.Tensor, *_CODE, ModuleType)):
                 continue

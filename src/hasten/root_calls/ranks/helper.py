@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.ranks.batch import tensors_in
 from hasten.root_calls.ranks.graph import gradients
+from hasten.root_calls.ranks.memory import NoRoomError, room_bytes
 from hasten.root_calls.ranks.messages import (
     Backward,
     Failed,
     Forward,
-    Given,
     Gradients,
+    SharedTensor,
     ShareOutputs,
     put_together,
 )
@@ -32,27 +33,30 @@ if TYPE_CHECKING:
 
     from hasten.root_calls.ranks.exchange import Exchange
     from hasten.root_calls.ranks.memory import Region
-    from hasten.root_calls.ranks.messages import Asked, Surroundings
+    from hasten.root_calls.ranks.messages import RootCall, Surroundings
     from hasten.root_calls.ranks.weights import Weights
 
 _PDEATHSIG = 1
-_LEFT_TO_SCRIPT = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGTSTP")
+_LEFT_TO_SCRIPT = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT,
+)  # fmt: skip
 
 
-def fork(serve: Callable[[], None], parent: int) -> int:
+def fork(serve: Callable[[], None]) -> int:
     """Fork a process that calls `serve` and ends; return its id.
 
     It dies with the script's process, leaves signals to it, and writes nothing: neither what is
     left in buffers nor what the model prints.
     """
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
-            for name in _LEFT_TO_SCRIPT:
-                signal.signal(getattr(signal, name), signal.SIG_IGN)
+            for number in _LEFT_TO_SCRIPT:
+                signal.signal(number, signal.SIG_IGN)
             gc.freeze()
             _silence()
             # OpenMP keeps its threads by the thread that started them; those are not here.
@@ -77,7 +81,7 @@ class Helper:
         line: the connection to the script's process, and the memory of its messages.
         weights: the model's weights in shared memory, and this helper's gradients.
         exchange: where the ranks meet.
-        asked: a call of the model, as it was when this process was forked.
+        root_call: a call of the model, as it was when this process was forked.
     """
 
     def __init__(
@@ -85,14 +89,14 @@ class Helper:
         line: tuple[Connection, Region],
         weights: Weights,
         exchange: Exchange,
-        asked: Asked,
+        root_call: RootCall,
     ) -> None:
         self._connection, self._region = line
         self._weights = weights
         self._exchange = exchange
         self._share = Share()
-        self._parts = list(asked.module.modules())
-        self._call = asked.call
+        self._parts = list(root_call.module.modules())
+        self._call = root_call.call
         self._thread_count = 0
         self._graphs: dict[int, tuple[list[Any], list[Any]]] = {}
 
@@ -101,40 +105,44 @@ class Helper:
         for owner, name, answer in self._share.answers():
             module = importlib.import_module(owner)
             setattr(module, name, partial(answer, getattr(module, name)))
-        self._exchange.take(rank)
+        self._exchange.become(rank)
         self._weights.use(rank)
         while True:
             try:
-                asked = self._connection.recv()
+                message = self._connection.recv()
             except (EOFError, OSError):
                 return
             try:
-                is_forward = isinstance(asked, Forward)
-                reply: Any = self._forward(asked) if is_forward else self._backward(asked)
+                is_forward = isinstance(message, Forward)
+                reply: Any = self._forward(message) if is_forward else self._backward(message)
             except Exception as error:
-                reply = Failed(f"{type(error).__name__}: {error}")
+                reason = f"{type(error).__name__}: {error}"
+                reply = Failed(reason, isinstance(error, NoRoomError))
             self._connection.send(reply)
 
-    def _forward(self, asked: Forward) -> ShareOutputs:
-        for number in asked.forgotten:
+    def _forward(self, message: Forward) -> ShareOutputs:
+        for number in message.forgotten:
             self._graphs.pop(number, None)
         inputs = []
-        for place, requires_grad in asked.inputs:
+        for place, requires_grad in message.inputs:
             tensor = self._region.at(place).clone()
             inputs.append(tensor.requires_grad_() if requires_grad else tensor)
-        args, kwargs = put_together(asked.form, inputs)
+        args, kwargs = put_together(message.form, inputs)
         with ExitStack() as scope:
-            self._surround(asked.surroundings, scope)
-            scope.enter_context(self._share.of(asked.span, self._exchange))
+            self._surround(message.surroundings, scope)
+            scope.enter_context(self._share.of(message.span, self._exchange))
             outputs = tensors_in(self._call(args, kwargs))
         if any(output.requires_grad for output in outputs):
-            self._graphs[asked.number] = (
+            self._graphs[message.number] = (
                 [tensor for tensor in inputs if tensor.requires_grad],
                 [output for output in outputs if output.requires_grad],
             )
         self._region.rewind()
+        places = [self._region.put(output) for output in outputs]
+        requires = [output.requires_grad for output in outputs]
+        back = room_bytes(tensor for tensor in inputs if tensor.requires_grad)
         return ShareOutputs(
-            tuple(Given(self._region.put(output), output.requires_grad) for output in outputs)
+            tuple(map(SharedTensor, places, requires)), self._region.used_bytes + back
         )
 
     def _surround(self, wanted: Surroundings, scope: ExitStack) -> None:
@@ -155,19 +163,19 @@ class Helper:
             torch.autocast("cpu", dtype=dtype, enabled=dtype is not None, cache_enabled=is_cached)
         )
 
-    def _backward(self, asked: Backward) -> Gradients:
-        inputs, outputs = self._graphs[asked.number]
-        if not asked.keeps_graph:
-            del self._graphs[asked.number]
-        given = zip(outputs, asked.outputs, strict=True)
+    def _backward(self, message: Backward) -> Gradients:
+        inputs, outputs = self._graphs[message.number]
+        if not message.keeps_graph:
+            del self._graphs[message.number]
+        given = zip(outputs, message.outputs, strict=True)
         pairs = [(output, self._region.at(place)) for output, place in given if place is not None]
-        weights = self._weights.learning()
+        weights = self._weights.requiring_grad()
         found = gradients(
             [output for output, _ in pairs], [grad for _, grad in pairs], [*weights, *inputs],
-            keeps_graph=asked.keeps_graph,
+            keeps_graph=message.keeps_graph,
         )  # fmt: skip
         reached = self._weights.give(found[: len(weights)])
-        self._region.rewind(asked.end_bytes)
+        self._region.rewind(message.end_bytes)
         return Gradients(
             reached,
             tuple(

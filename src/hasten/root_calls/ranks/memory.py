@@ -45,6 +45,11 @@ class Region:
         self._next_bytes = offset_bytes
 
     @property
+    def size_bytes(self) -> int:
+        """The bytes of the mapping."""
+        return len(self._map)
+
+    @property
     def used_bytes(self) -> int:
         """Where the next tensor will lie."""
         return self._next_bytes
@@ -55,7 +60,9 @@ class Region:
         Raises:
             NoRoomError: there is none.
         """
-        stride = like.stride() if _is_dense(like) else _stride_of_copy(like)
+        import torch
+
+        stride = torch.empty_like(like, device="meta").stride()  # dense
         place = TensorPlace(self._next_bytes, tuple(like.shape), tuple(stride), like.dtype)
         end_bytes = self._next_bytes + _rounded(like.numel() * like.element_size())
         if end_bytes > len(self._map):
@@ -90,19 +97,3 @@ class Region:
 
 def _rounded(size_bytes: int) -> int:
     return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-
-
-def _is_dense(tensor: Any) -> bool:
-    """Return whether a tensor is contiguous, by its order of dimensions or by channels last."""
-    import torch
-
-    if tensor.is_contiguous():
-        return True
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-    return last is not None and tensor.is_contiguous(memory_format=last)
-
-
-def _stride_of_copy(tensor: Any) -> tuple[int, ...]:
-    import torch
-
-    return tuple(torch.empty_like(tensor, device="meta").stride())

@@ -21,7 +21,7 @@ class Surroundings(NamedTuple):
         autocast: its dtype and whether casts are cached; None where it is off.
         thread_count: threads that share an operation.
         generator: the state of torch's generator; None where nothing is drawn.
-        training: whether each part of the model trains; None where nothing has changed.
+        training: whether each submodule is in training mode; None where nothing has changed.
     """
 
     with_grad: bool
@@ -31,7 +31,7 @@ class Surroundings(NamedTuple):
     training: tuple[bool, ...] | None
 
 
-class Asked(NamedTuple):
+class RootCall(NamedTuple):
     """A root call that the script makes.
 
     Attributes:
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
     surroundings: Surroundings
 
 
-class Given(NamedTuple):
+class SharedTensor(NamedTuple):
     """A tensor in shared memory, and whether autograd goes through it."""
 
     place: TensorPlace
@@ -73,15 +73,21 @@ class Forward(NamedTuple):
     number: int
     span: Span
     form: bytes
-    inputs: tuple[Given, ...]
+    inputs: tuple[SharedTensor, ...]
     surroundings: Surroundings
     forgotten: tuple[int, ...]
 
 
 class ShareOutputs(NamedTuple):
-    """The tensors in what a call returned."""
+    """The tensors in what a call returned.
 
-    tensors: tuple[Given, ...]
+    Attributes:
+        tensors: in order.
+        backward_bytes: what their gradients and those of the inputs will take at most.
+    """
+
+    tensors: tuple[SharedTensor, ...]
+    backward_bytes: int
 
 
 class Backward(NamedTuple):
@@ -117,9 +123,11 @@ class Failed(NamedTuple):
 
     Attributes:
         reason: type and message of the exception.
+        no_room: its tensors did not fit into the memory of its messages.
     """
 
     reason: str
+    no_room: bool
 
 
 class _Pickler(pickle.Pickler):

@@ -7,22 +7,22 @@ import signal
 from collections import deque
 from contextlib import suppress
 from multiprocessing import Pipe
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
-from hasten.root_calls.ranks.batch import cut, joined, share_of, spans, tensors_in
+from hasten.root_calls.ranks.batch import cut, joined, share_of, split, tensors_in
 from hasten.root_calls.ranks.exchange import Exchange, LostRankError
 from hasten.root_calls.ranks.graph import functions
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import Helper, fork
-from hasten.root_calls.ranks.memory import Region, TensorPlace, room_bytes
+from hasten.root_calls.ranks.memory import NoRoomError, Region, TensorPlace, room_bytes
 from hasten.root_calls.ranks.messages import (
-    Asked,
     Backward,
     Failed,
     Forward,
-    Given,
     Gradients,
+    RootCall,
+    SharedTensor,
     ShareOutputs,
     Surroundings,
     take_apart,
@@ -41,8 +41,8 @@ _SLICE_S = 1.0
 _PATIENCE_COUNT = 120
 
 
-class HelperLine:
-    """The script's end of the line to one helper.
+class HelperProcess:
+    """A helper, as the script's process sees it.
 
     Attributes:
         region: the memory of its messages.
@@ -69,40 +69,84 @@ class HelperLine:
 
         Raises:
             LostRankError: the helper is gone or stuck, or its share could not be computed.
+            NoRoomError: its answer does not fit.
         """
         # Slices are counted, not seconds: all processes of a trial may be stopped meanwhile.
-        for _ in range(_PATIENCE_COUNT):
-            if self._connection.poll(_SLICE_S):
-                break
-        else:
-            raise LostRankError("a helper of the model does not answer")
+        spent, idle_count = self._cpu_ticks(), 0
+        while not self._connection.poll(_SLICE_S):
+            before, spent = spent, self._cpu_ticks()
+            idle_count = idle_count + 1 if spent == before else 0
+            if idle_count >= _PATIENCE_COUNT:
+                raise LostRankError("a helper of the model does not answer")
         try:
             answer = self._connection.recv()
         except (EOFError, OSError):
             raise LostRankError("a helper of the model is gone") from None
         if isinstance(answer, Failed):
+            if answer.no_room:
+                raise NoRoomError
             raise LostRankError(f"a helper of the model failed: {answer.reason}")
         return answer
+
+    def check(self) -> None:
+        """Check that the helper lives, while it is expected at an exchange.
+
+        Raises:
+            LostRankError: it has ended, or has answered already.
+        """
+        if self._connection.poll():
+            self.receive()
+            raise LostRankError("a helper of the model has left out a batch normalization")
+
+    def _cpu_ticks(self) -> int:
+        """Return the CPU time that the helper has used; 0 where the kernel does not tell."""
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            return 0
+        return int(fields[11]) + int(fields[12])
 
     def end(self) -> None:
         """End the helper, which has nothing to clean up, and wait for it."""
         self._connection.close()
         with suppress(OSError):  # the script may have waited for it
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+            if os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
 
 
-def _end(lines: list[HelperLine], owner: int) -> None:
+def _end(helpers: list[HelperProcess], owner: int) -> None:
     if os.getpid() == owner:  # and not in a loader worker that was forked
-        for line in lines:
-            line.end()
+        for helper in helpers:
+            helper.end()
+
+
+class RankOutputs(NamedTuple):
+    """What the ranks returned for their shares.
+
+    Attributes:
+        own: what this process returned.
+        tensors: for each tensor in it, those of all ranks in order.
+        spans: the samples of each rank.
+    """
+
+    own: Any
+    tensors: list[list[Any]]
+    spans: list[Span]
+
+    def joined(self, joins: Sequence[Join]) -> Any:
+        """Return what this process returned, with the outputs of the whole batch in it."""
+        pairs = zip(joins, self.tensors, strict=True)
+        outputs = iter([joined(join, tensors, self.spans) for join, tensors in pairs])
+        return with_tensors(self.own, lambda _: next(outputs))
 
 
 class SharedModel:
     """A model and the helpers that were forked with it.
 
     Args:
-        asked: a call of the model, which is not kept alive.
+        root_call: a call of the model, which is not kept alive.
         rank_count: processes, with that of the script.
         room_bytes: for the tensors of one message.
         share: the share that this process computes.
@@ -110,50 +154,52 @@ class SharedModel:
     Attributes:
         held: what the helpers have a copy of.
         lost: why there can be no more calls; empty while there can.
+        room_bytes: for the tensors of one message.
     """
 
-    def __init__(self, asked: Asked, rank_count: int, room_bytes: int, share: Share) -> None:
-        module = asked.module
-        self.held = HeldState(module)
+    def __init__(self, root_call: RootCall, rank_count: int, room_bytes: int, share: Share) -> None:
+        self.held = HeldState(root_call.module)
         self.lost = ""
         self.room_bytes = room_bytes
         self._share = share
-        self._weights = Weights(module, rank_count - 1)
-        self._exchange = Exchange(_rows(module, rank_count))
+        self._weights = Weights(root_call.module, rank_count - 1)
+        self._exchange = Exchange(_rows(root_call.module, rank_count))
         self._number = 0
         self._forgotten: deque[int] = deque()
-        self._pending: _SharedCall | None = None
+        self._pending: SharedCall | None = None
         self._open: set[int] = set()
-        self._lines = [self._start(asked, rank) for rank in range(1, rank_count)]
-        self._finalizer = finalize(self, _end, self._lines, os.getpid())
+        helpers = [self._start(root_call, rank) for rank in range(1, rank_count)]
+        self._helpers = helpers
+        self._exchange.checks = [helper.check for helper in helpers]
+        self._finalizer = finalize(self, _end, helpers, os.getpid())
 
-    def _start(self, asked: Asked, rank: int) -> HelperLine:
+    def _start(self, root_call: RootCall, rank: int) -> HelperProcess:
         here, there = Pipe()
-        region, parent = Region(self.room_bytes), os.getpid()
+        region = Region(self.room_bytes)
 
         def serve() -> None:
             here.close()
-            Helper((there, region), self._weights, self._exchange, asked).serve(rank)
+            Helper((there, region), self._weights, self._exchange, root_call).serve(rank)
 
-        pid = fork(serve, parent)
+        pid = fork(serve)
         there.close()
-        return HelperLine(here, region, pid)
+        return HelperProcess(here, region, pid)
 
-    def close(self, why: str = "") -> None:
+    def close(self, why: str) -> None:
         """End the helpers."""
-        self.lost = self.lost or why or "the helpers have been ended"
+        self.lost = self.lost or why
         self._finalizer()
 
-    def answer(self, asked: Asked, generator: Any) -> tuple[Any, list[list[Any]], list[Span]]:
+    def restore_buffers(self) -> None:
+        """Put the buffers back to what they were at the latest call."""
+        self._weights.restore()
+
+    def answer(self, root_call: RootCall, generator: Any) -> RankOutputs:
         """Make a root call, a share in each process.
 
         Args:
-            asked: the call.
+            root_call: the call.
             generator: the state of torch's generator; None where the model draws nothing.
-
-        Returns:
-            What this process's share returned; for each tensor in it those of all shares, in
-            order; the shares.
 
         Raises:
             LostRankError: a helper failed.
@@ -161,7 +207,7 @@ class SharedModel:
         """
         self.settle()
         self.lost = "a call was interrupted"
-        surroundings, shares = asked.surroundings, spans(asked.size, 1 + len(self._lines))
+        surroundings, spans = root_call.surroundings, split(root_call.size, 1 + len(self._helpers))
         if generator is not None:
             surroundings = surroundings._replace(generator=generator.numpy().tobytes())
         if self.held.has_other_training:
@@ -169,53 +215,58 @@ class SharedModel:
             self.held.accept()
         self._weights.publish()
         self._number += 1
-        tensors = self._send(asked, surroundings, shares)
-        shared, token = self._collect(tensors, shares, surroundings.with_grad)
-        args, kwargs = share_of((asked.args, asked.kwargs), shares[0])
-        with self._share.of(shares[0], self._exchange):
-            own = asked.call(args, kwargs)
+        tensors = self._send(root_call, surroundings, spans)
+        shared, token = self._collect(tensors, spans, surroundings.with_grad)
+        args, kwargs = share_of((root_call.args, root_call.kwargs), spans[0])
+        with self._share.of(spans[0], self._exchange):
+            own = root_call.call(args, kwargs)
         found = tensors_in(own)
-        replies: list[ShareOutputs] = [line.receive() for line in self._lines]
+        replies: list[ShareOutputs] = [helper.receive() for helper in self._helpers]
         if any(len(reply.tensors) != len(found) for reply in replies):
-            raise LostRankError("a helper of the model returned something else")
-        parts = self._delivered(shared, token, replies)
+            raise LostRankError("a helper of the model returned another number of tensors")
+        others = self._delivered(shared, token, replies)
         self.lost = ""
-        return own, [[one, *others] for one, *others in zip(found, *parts, strict=True)], shares
+        return RankOutputs(own, [list(each) for each in zip(found, *others, strict=True)], spans)
 
-    def _send(self, asked: Asked, surroundings: Surroundings, shares: list[Span]) -> list[Any]:
-        """Send their shares to the helpers; return the tensors in the arguments."""
-        form, tensors = take_apart((asked.args, asked.kwargs))
+    def _send(
+        self, root_call: RootCall, surroundings: Surroundings, spans: list[Span]
+    ) -> list[Any]:
+        """Send the helpers what they need; return the tensors in the arguments."""
+        form, tensors = take_apart((root_call.args, root_call.kwargs))
         forgotten = tuple(self._forgotten.popleft() for _ in range(len(self._forgotten)))
-        learning = [surroundings.with_grad and tensor.requires_grad for tensor in tensors]
-        for line, span in zip(self._lines, shares[1:], strict=True):
-            line.region.rewind()
-            places = [line.region.put(cut(tensor, span)) for tensor in tensors]
-            given = tuple(map(Given, places, learning))
-            line.send(Forward(self._number, span, form, given, surroundings, forgotten))
+        requires = [surroundings.with_grad and tensor.requires_grad for tensor in tensors]
+        for helper, span in zip(self._helpers, spans[1:], strict=True):
+            helper.region.rewind()
+            places = [helper.region.put(cut(tensor, span)) for tensor in tensors]
+            inputs = tuple(map(SharedTensor, places, requires))
+            helper.send(Forward(self._number, span, form, inputs, surroundings, forgotten))
         return tensors
 
     def _collect(
-        self, tensors: list[Any], shares: list[Span], with_grad: bool
-    ) -> tuple[_SharedCall, Any]:
+        self, tensors: list[Any], spans: list[Span], with_grad: bool
+    ) -> tuple[SharedCall, Any]:
         """Make the end of the helpers' backward pass, before anything else of this call."""
-        weights = self._weights.learning() if with_grad else []
+        weights = self._weights.requiring_grad() if with_grad else []
         inputs = [tensor for tensor in tensors if with_grad and tensor.requires_grad]
-        parts = [cut(tensor, span) for span in shares[1:] for tensor in inputs]
-        shared = _SharedCall(self, self._number, len(weights), len(inputs))
+        pieces = [cut(tensor, span) for span in spans[1:] for tensor in inputs]
+        shared = SharedCall(self, self._number)
         if not (weights or inputs):
             return shared, None
-        return shared, functions().collect(shared, *weights, *parts)
+        return shared, functions().collect(shared, *weights, *pieces)
 
     def _delivered(
-        self, shared: _SharedCall, token: Any, replies: list[ShareOutputs]
+        self, shared: SharedCall, token: Any, replies: list[ShareOutputs]
     ) -> list[list[Any]]:
-        """Return the outputs of each helper, joined to the script's graph."""
-        shared.given = [
-            (line, given)
-            for line, reply in zip(self._lines, replies, strict=True)
-            for given in reply.tensors
-        ]
-        differentiable = [given.requires_grad for _, given in shared.given]
+        """Return the outputs of each helper, joined to the script's graph.
+
+        Raises:
+            NoRoomError: the gradients on the way back would not fit.
+        """
+        for helper, reply in zip(self._helpers, replies, strict=True):
+            if reply.backward_bytes > helper.region.size_bytes:
+                raise NoRoomError
+            shared.given += [(helper, tensor) for tensor in reply.tensors]
+        differentiable = [tensor.requires_grad for _, tensor in shared.given]
         if token is None or not any(differentiable):
             outputs = shared.outputs()
         else:
@@ -223,27 +274,30 @@ class SharedModel:
             finalize(shared, self._forget, shared.number).atexit = False
             outputs = functions().deliver(shared, token, differentiable)
         each = len(replies[0].tensors)
-        return [list(outputs[k : k + each]) for k in range(0, len(outputs), each or 1)]
+        return [list(outputs[each * k : each * (k + 1)]) for k in range(len(replies))]
 
     def _forget(self, number: int) -> None:
         self._open.discard(number)
         self._forgotten.append(number)
 
-    def send_back(self, shared: _SharedCall, gradients: Sequence[Any]) -> None:
+    def send_back(self, shared: SharedCall, gradients: Sequence[Any]) -> None:
         """Send the gradients of a call's outputs to the helpers."""
         import torch
 
         self.settle()
+        if self.lost:
+            raise LostRankError(f"the helpers of the model are lost: {self.lost}")
         keeps: Any = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
-        for line in self._lines:
-            line.region.rewind()
+        for helper in self._helpers:
+            helper.region.rewind()
             pairs = zip(shared.given, gradients, strict=True)
             places: list[TensorPlace | None] = [
-                None if gradient is None else line.region.put(gradient)
-                for (other, given), gradient in pairs
-                if other is line and given.requires_grad
+                None if gradient is None else helper.region.put(gradient)
+                for (other, tensor), gradient in pairs
+                if other is helper and tensor.requires_grad
             ]
-            line.send(Backward(shared.number, tuple(places), line.region.used_bytes, bool(keeps())))
+            end_bytes = helper.region.used_bytes
+            helper.send(Backward(shared.number, tuple(places), end_bytes, bool(keeps())))
         self._pending = shared
 
     def settle(self) -> None:
@@ -251,70 +305,65 @@ class SharedModel:
         if self._pending is not None:
             self.take_gradients(self._pending)
 
-    def take_gradients(self, shared: _SharedCall) -> None:
+    def take_gradients(self, shared: SharedCall) -> None:
         """Wait for the gradients of a call, unless they have come."""
         if self._pending is not shared:
             return
         self._pending = None
         self._open.discard(shared.number)
         self.lost = "a backward pass was interrupted"
-        replies: list[Gradients] = [line.receive() for line in self._lines]
+        replies: list[Gradients] = [helper.receive() for helper in self._helpers]
         self.lost = ""
         totals = self._weights.total([reply.reached for reply in replies])
         if self._open:  # another backward pass may write there before these are added
             totals = [None if total is None else total.clone() for total in totals]
         inputs = [
-            None if place is None else line.region.at(place).clone()
-            for line, reply in zip(self._lines, replies, strict=True)
+            None if place is None else helper.region.at(place).clone()
+            for helper, reply in zip(self._helpers, replies, strict=True)
             for place in reply.inputs
         ]
         shared.taken = [*totals, *inputs]
 
 
-class _SharedCall:
+class SharedCall:
     """One root call, of which helpers have shares.
 
     Attributes:
         number: of the call.
-        given: the tensors in the helpers' outputs, in order, and where they are.
+        given: the tensors in the helpers' outputs, in order, and whose they are.
         taken: the gradients of the weights and inputs, once they have come.
     """
 
-    def __init__(
-        self, served: SharedModel, number: int, weight_count: int, input_count: int
-    ) -> None:
+    def __init__(self, served: SharedModel, number: int) -> None:
         self.number = number
-        self.given: list[tuple[HelperLine, Given]] = []
+        self.given: list[tuple[HelperProcess, SharedTensor]] = []
         self.taken: list[Any] | None = None
         self._served = served
-        self._tensor_count = weight_count + input_count
 
     def outputs(self) -> list[Any]:
-        return [line.region.at(given.place).clone() for line, given in self.given]
+        """Return copies of the helpers' outputs, all in one list."""
+        return [helper.region.at(tensor.place).clone() for helper, tensor in self.given]
 
     def send(self, gradients: tuple[Any, ...]) -> None:
+        """Send the gradients of these outputs, each a tensor or None."""
         self._served.send_back(self, gradients)
 
     def gradients(self) -> list[Any]:
+        """Wait for the gradients of the tensors that `collect` was given, each one or None."""
         self._served.take_gradients(self)
         taken, self.taken = self.taken, None
         if taken is None:
-            raise LostRankError("the helpers of the model were not asked for gradients")
+            raise LostRankError("the helpers' gradients of this call are lost")
         return taken
-
-
-def whole(own: Any, parts: list[list[Any]], joins: Sequence[Join], shares: list[Span]) -> Any:
-    """Return what this process's share returned, with the outputs of the whole batch in it."""
-    outputs = iter([joined(join, part, shares) for join, part in zip(joins, parts, strict=True)])
-    return with_tensors(own, lambda _: next(outputs))
 
 
 def _rows(module: Any, rank_count: int) -> Any:
     """Return shared memory for the statistics of the widest layer that normalizes by batch."""
     import torch
 
-    parts = module.modules()
-    channels = max((getattr(part, "num_features", 0) for part in parts), default=0)
-    rows = torch.empty(rank_count + 1, 2 * channels + 1, dtype=torch.float64, device="meta")
+    kind = torch.nn.modules.batchnorm._BatchNorm
+    channels = [part.num_features for part in module.modules() if isinstance(part, kind)]
+    width = 2 + 2 * max(channels, default=0)
+    rows = torch.empty(rank_count + 1, width, dtype=torch.float64, device="meta")
     region = Region(room_bytes([rows]))
     return region.at(region.reserve(rows))

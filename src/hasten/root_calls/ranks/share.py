@@ -40,6 +40,7 @@ class Share:
     def of(self, span: Span, exchange: Exchange) -> Iterator[None]:
         """Compute a share; the ranks meet at `exchange`."""
         self._span, self._exchange = span, exchange
+        exchange.begin()
         try:
             yield
         finally:
@@ -97,8 +98,10 @@ class Share:
         noise = self._whole(shape, draw)
         return x.mul_(noise) if given["inplace"] else x * noise
 
-    def _drawn_like(self, original: Any, like: Any, **options: Any) -> Any:
+    def _drawn_like(self, original: Any, *args: Any, **options: Any) -> Any:
         import torch
+
+        like = args[0] if args else options.pop("input")
 
         def draw(shape: tuple[int, ...]) -> Any:
             whole = torch.empty(shape, dtype=like.dtype, memory_format=_format_of(like))
@@ -107,9 +110,9 @@ class Share:
         return self._whole(tuple(like.shape), draw)
 
     def _drawn_of_size(self, original: Any, *size: Any, **options: Any) -> Any:
-        shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-        if not isinstance(shape, (tuple, list)):
-            return original(*size, **options)
+        shape = options.pop("size", size)
+        if len(shape) == 1 and not isinstance(shape[0], int):
+            shape = shape[0]
         return self._whole(tuple(shape), lambda shape: original(shape, **options))
 
     def _batch_norm(self, original: Any, *args: Any, **kwargs: Any) -> Any:

@@ -45,6 +45,14 @@ class Weights:
             if self._others:
                 torch._foreach_copy_(self._shared_others, self._others)
 
+    def restore(self) -> None:
+        """Copy buffers back from where they were published."""
+        import torch
+
+        if self._others:
+            with torch.no_grad():
+                torch._foreach_copy_([other.data for other in self._others], self._shared_others)
+
     def use(self, rank: int) -> None:
         """Let the model of a helper have its weights in shared memory."""
         self._rank = rank
@@ -61,36 +69,36 @@ class Weights:
             with torch.no_grad():
                 torch._foreach_copy_(self._others, self._shared_others)
 
-    def learning(self) -> list[Any]:
+    def requiring_grad(self) -> list[Any]:
         """Return the weights that require a gradient."""
         return [own for own in self._own if own.requires_grad]
 
     def give(self, found: Sequence[Any]) -> tuple[bool, ...]:
         """Write the gradients of this helper's share; return which weights have one."""
-        room = self._gradients[self._rank - 1]
-        places = [place for own, place in zip(self._own, room, strict=True) if own.requires_grad]
-        for place, gradient in zip(places, found, strict=True):
+        for place, gradient in zip(self._places(self._rank - 1), found, strict=True):
             if gradient is not None:
                 place.copy_(gradient)
         return tuple(gradient is not None for gradient in found)
 
     def total(self, reached: Sequence[Sequence[bool]]) -> list[Any]:
-        """Return the sum of the helpers' gradients for each weight that learns, None for none.
+        """Return for each weight that requires one the sum of the helpers' gradients, or None.
 
-        They are overwritten by the next backward pass, unless there are several helpers.
+        With one helper they are where the next backward pass writes.
 
         Args:
             reached: for each helper, what `give` returned in it.
         """
-        rooms = [
-            [place for own, place in zip(self._own, room, strict=True) if own.requires_grad]
-            for room in self._gradients
-        ]
+        rooms = [self._places(place) for place in range(len(self._gradients))]
         totals = []
-        for place in range(len(rooms[0])):
-            parts = [room[place] for room, has in zip(rooms, reached, strict=True) if has[place]]
+        for places, flags in zip(zip(*rooms, strict=True), zip(*reached, strict=True), strict=True):
+            parts = [place for place, has in zip(places, flags, strict=True) if has]
             totals.append(sum(parts[1:], parts[0]) if parts else None)
         return totals
+
+    def _places(self, helper_index: int) -> list[Any]:
+        """Return where a helper's gradients lie, of the weights that require one."""
+        pairs = zip(self._own, self._gradients[helper_index], strict=True)
+        return [place for own, place in pairs if own.requires_grad]
 
 
 def others_in(module: Any) -> list[Any]:
