@@ -156,7 +156,7 @@ class Training(Protocol):
         """Apply `apply` now, and again when training starts, after the script's own settings."""
 
     def compiled(self, spent_s: float) -> None:
-        """Note seconds that went into compiling: paid once, not with every step."""
+        """Note seconds that went into compiling or comparing: paid once, not with every step."""
 
     def on_first_pass(self, cost_s: Callable[[], tuple[float, float]]) -> None:
         """Let a trial ask for the one-time costs of its data.

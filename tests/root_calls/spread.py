@@ -7,6 +7,7 @@ generator and the printed numbers agree, why a model stayed in one process, and 
 import json
 import os
 import random
+import subprocess
 import sys
 from collections import deque
 
@@ -23,7 +24,7 @@ class Training:
     """As much of what levers are offered as `Ranks` needs."""
 
     def __init__(self):
-        self.around, self.excused, self.undos = None, "", []
+        self.around, self.excused, self.trial = None, "", False
 
     def on_call(self, around, *, innermost):
         self.around = around
@@ -33,6 +34,9 @@ class Training:
         original = getattr(owner, name)
         setattr(owner, name, lambda *args, **kwargs: answer(original, *args, **kwargs))
         return lambda: setattr(owner, name, original)
+
+    def compiled(self, spent_s):
+        pass
 
     def excuse(self, error):
         self.excused = str(error)
@@ -137,6 +141,90 @@ class OwnChance(OneLayer):
 
     def forward(self, x):
         return self.layer(x) + torch.randn(3, generator=self.generator)
+
+
+class Choosing(OneLayer):
+    def forward(self, x):
+        return torch.distributions.Categorical(logits=self.layer(x)), self.layer(x).sum(1)
+
+
+class Deciding(OneLayer):
+    def forward(self, x):
+        return self.layer(x).argmax(1).tolist()
+
+
+class Constrained(OneLayer):
+    def forward(self, x):
+        self.layer.weight.data = torch.renorm(self.layer.weight.data, 2, 0, 0.5)
+        return self.layer(x)
+
+
+class Centring(OneLayer):
+    def __init__(self):
+        super().__init__()
+        self.mean = torch.zeros(6)
+
+    def forward(self, x):
+        self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return self.layer(x - self.mean)
+
+
+class Looking(OneLayer):
+    def __init__(self):
+        super().__init__()
+        self.free = torch.ones(3, requires_grad=True)
+
+    def forward(self, x):
+        return self.layer(x) * self.free
+
+
+class Taught(OneLayer):
+    def __init__(self):
+        super().__init__()
+        self.teacher = [nn.Linear(6, 3)]
+
+    def forward(self, x):
+        return self.layer(x) + self.teacher[0](x).detach()
+
+
+class Settings:
+    scale = 1.0
+
+
+class Annealed(OneLayer):
+    """Two losses, of which one may be multiplied by 0 at first, and a setting in a class."""
+
+    def __init__(self):
+        super().__init__()
+        self.beta = 0.0
+
+    def forward(self, x, weight):
+        out = self.layer(x) * Settings.scale
+        return out.square().sum(), self.beta * out.exp().sum(), weight * out.cos().sum()
+
+
+class Experts(nn.Module):
+    """Some weights get gradients from some samples alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Linear(6, 3) for _ in range(3))
+
+    def forward(self, x, task):
+        out = torch.zeros(len(x), 3)
+        for number, head in enumerate(self.heads):
+            if (chosen := task == number).any():
+                out[chosen] = head(x[chosen])
+        return out
+
+
+class Rounded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, 3, max_norm=0.5)
+
+    def forward(self, x):
+        return self.embed(x.abs().long().clamp(max=8)).sum(1)
 
 
 class Noisy(OneLayer):
@@ -336,8 +424,12 @@ def unused_and_frozen(call):
     return net, [*told, net.spare.weight.grad is None, net.frozen.weight.grad is None]
 
 
-def norm_of_gradients(out, net):
-    return sum(one.norm().item() for one in torch.autograd.grad(out.sum(), list(net.parameters())))
+# Not to be found in this script's code, which would keep models with batch normalization apart.
+exec(
+    "def norm_of_gradients(out, net):\n"
+    "    found = torch.autograd.grad(out.sum(), list(net.parameters()))\n"
+    "    return sum(one.norm().item() for one in found)"
+)
 
 
 @scene
@@ -348,7 +440,7 @@ def twice_through_one_graph(call):
         out = call(net, batch[0])
         optimizer.zero_grad()
         out.square().mean().backward(retain_graph=True)
-        norm = norm_of_gradients(out, net)
+        norm = globals()["norm_of_gradients"](out, net)
         optimizer.step()
         return norm
 
@@ -501,6 +593,103 @@ def hooked_in_between(call):
         return loss.item()
 
     return net, train(net, rows, call, step)
+
+
+@scene
+def annealed(call):
+    net = Annealed()
+    optimizer, told = torch.optim.SGD(net.parameters(), 1e-3), []
+    for number in range(8):
+        net.beta = 0.0 if number < 2 else 1.0
+        Settings.scale = 1.0 if number < 6 else 0.5
+        loss = sum(call(net, rows()[0], 0.0 if number < 4 else 0.5))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        told.append(loss.item())
+    Settings.scale = 1.0
+    return net, told
+
+
+@scene
+def experts(call):
+    net, told = Experts(), []
+    optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+    for number in range(4):
+        optimizer.zero_grad(set_to_none=number < 2)
+        for task in ([0, 0, 0, 1, 1, 1, 2], [0, 0, 1, 2, 2, 2, 2]):
+            loss = call(net, rows()[0], torch.tensor(task)).square().mean()
+            loss.backward()
+            told.append(loss.item())
+        optimizer.step()
+    return net, told
+
+
+@scene
+def averages_in_between(call):
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+    def step(call, net, optimizer, batch):
+        out = call(net, batch[0])
+        own = [weight.detach().clone() for weight in net.parameters()]
+        with torch.no_grad():
+            for weight in net.parameters():
+                weight.data.mul_(0.5)
+            goal = call(net, batch[0])
+            for weight, value in zip(net.parameters(), own, strict=True):
+                weight.data.copy_(value)
+        loss = (out - goal).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return net, train(net, rows, call, step)
+
+
+@scene
+def frozen_in_between(call):
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+    def step(call, net, optimizer, batch):
+        out = call(net, batch[0])
+        net[0].requires_grad_(False)
+        optimizer.zero_grad()
+        out.square().mean().backward()
+        net[0].requires_grad_(True)
+        optimizer.step()
+        return float(out.sum())
+
+    return net, train(net, rows, call, step)
+
+
+def refused(make, loss_of=lambda out: out.square().mean()):
+    def play(call):
+        net, told = make(), []
+        optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+        for _ in range(6):
+            out = call(net, rows()[0])
+            if not isinstance(out, list):
+                loss = loss_of(out)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                out = [loss.item()]
+            told += out
+        return net, told
+
+    return play
+
+
+SCENES |= {
+    "choosing": refused(Choosing, lambda out: out[0].entropy().sum() + out[1].sum()),
+    "deciding": refused(Deciding),
+    "constrained": refused(Constrained),
+    "centring": refused(Centring),
+    "looking": refused(Looking),
+    "taught": refused(Taught),
+    "embedding_with_a_norm": refused(Rounded),
+}
 
 
 @scene
@@ -692,6 +881,13 @@ def faults(ranks):
     nn.Tanh.forward = plain
     detach()
     found["left"] = len(helpers())
+
+    reader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    net, training, detach = fresh()
+    training.call(net, x)
+    reader.stdin.close()
+    found["reader"] = reader.wait(timeout=20)
+    detach()
     return found
 
 

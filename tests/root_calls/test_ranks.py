@@ -8,8 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 import hasten
+from hasten.root_calls.ranks.side_effects import are_joined
 
 PROGRAM = Path(__file__).with_name("spread.py")
 STAYS = {
@@ -20,6 +22,13 @@ STAYS = {
     "another_generator": "the model draws random numbers from Python or NumPy",
     "own_generator": "the model has a random generator of its own",
     "remembering": "a call of the model changes an element",
+    "choosing": "a batch cannot be shared among processes: it returns an object of class Categori",
+    "deciding": "the model returns no tensor",
+    "constrained": "a call of the model writes to its weights, their gradients or its inputs",
+    "centring": "a call of the model writes to its weights, their gradients or its inputs",
+    "looking": "the model learns weights that are not among its parameters",
+    "taught": "the model uses another that is not part of it",
+    "embedding_with_a_norm": "the model writes to its weights (max_norm)",
     "exacting": "a batch cannot be shared among processes: AssertionError",
     "hooked": "Linear has hooks",
 }
@@ -28,7 +37,8 @@ SHARED = (
     "contrastive", "rivals", "unused_and_frozen", "twice_through_one_graph", "accumulated",
     "in_a_closure", "other_sizes", "changed_between_calls", "a_part_in_evaluation",
     "under_autocast", "speaking", "drawn_in_every_way", "rows_of_several_samples",
-    "growing_batches", "hooked_in_between",
+    "growing_batches", "hooked_in_between", "annealed", "experts", "averages_in_between",
+    "frozen_in_between",
 )  # fmt: skip
 
 pytestmark = pytest.mark.child
@@ -83,6 +93,19 @@ def test_a_helper_that_dies_is_missed_by_no_call() -> None:
     assert "helper of the model is gone" in seen["told"]
     assert "helper of the model is gone" in seen["killed before backward"]
     assert seen["left"] == 0
+
+
+def test_helpers_hold_no_pipe_of_the_script_open() -> None:
+    assert played(2)[0]["faults"]["reader"] == 0
+
+
+def test_outputs_of_which_one_goes_through_another_are_seen() -> None:
+    x = torch.ones(2, requires_grad=True)
+    inner = x * 2
+    assert are_joined({"features": inner, "logits": inner.exp()})
+    assert are_joined(torch.max(torch.stack([inner, inner]), 0).values.chunk(2))
+    assert not are_joined((x * 2, x.exp(), torch.ones(2)))
+    assert not are_joined(inner)
 
 
 def test_an_error_of_the_model_is_the_scripts_own() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Mapping
 from contextlib import redirect_stdout
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.root_calls.random_state_use import states, went_on
 from hasten.root_calls.ranks.batch import find_join, is_near, tensors_in
 from hasten.root_calls.ranks.graph import gradients
-from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.memory import room_bytes
+from hasten.root_calls.ranks.partial_gradients import partial_gradients
+from hasten.root_calls.ranks.side_effects import SideEffects, are_joined
 from hasten.root_calls.twins import Snapshot
 from hasten.root_calls.values import with_tensors
 
@@ -28,6 +30,7 @@ _SPARE_BYTES = 2**20
 _LARGEST_COPY_BYTES = 2**28
 _ROUNDING_COUNT = 100  # rounding errors in a result, relative to its norm
 _PROVED_TOLERANCE = 1e-2
+_ALIKE = (bool, int, str, type(None))  # a share has the same, where they do not count samples
 
 
 class SharingCheck(NamedTuple):
@@ -72,14 +75,9 @@ def examine(root_call: RootCall, start: Start) -> SharingCheck:
         root_call: the call.
         start: returns the model of a call with helpers, given the bytes that messages take.
     """
-    inputs = tensors_in((root_call.args, root_call.kwargs))
-    held, versions = HeldState(root_call.module), [tensor._version for tensor in inputs]
-    others = states()
+    effects = SideEffects(root_call)
     plain = _call_plainly(root_call)
-    why = _unfit(root_call.module, plain.result, held, others)
-    if versions != [tensor._version for tensor in inputs]:
-        why = "the model writes to its inputs"
-    if why:
+    if why := effects.found(plain.result) or _unfit(root_call, plain.result):
         return SharingCheck(plain.result, why_not=why, is_final=True)
     draws = plain.before.drew(plain.after)
     try:
@@ -130,14 +128,17 @@ def _prove(root_call: RootCall, plain: _PlainCall, start: Start) -> bool:
         twin = root_call._replace(
             module=module, args=args, kwargs=kwargs,
             call=lambda args, kwargs: module(*args, **kwargs),
+            surroundings=root_call.surroundings._replace(autocast=None),
         )  # fmt: skip
-        found = _call_plainly(twin)
+        with torch.autocast("cpu", enabled=False):
+            found = _call_plainly(twin)
     except Exception:
         return False  # its code is for its own precision
     tensors = [tensor for tensor in tensors_in(found.result) if tensor.is_floating_point()]
     if any(tensor.dtype != torch.float64 for tensor in tensors):
         return False
-    _compare(twin, found, start, _tolerance(twin))
+    with torch.autocast("cpu", enabled=False):
+        _compare(twin, found, start, _tolerance(twin))
     return True
 
 
@@ -164,10 +165,8 @@ def _compare(
     outputs = tensors_in(plain.result)
     plain.before.restore()
     served = start(root_call, messages_bytes(root_call, plain.result))
-    generator = plain.before.generator if plain.before.drew(plain.after) else None
-    found = served.answer(root_call, generator)
-    if len(outputs) != len(found.tensors):
-        raise _DiffersError("a share has another number of outputs")
+    found = served.answer(root_call, plain.before.generator)
+    _compare_forms(plain.result, found.own)
     pairs = zip(outputs, found.tensors, strict=True)
     joins = tuple(find_join(output, each, found.spans, tolerance) for output, each in pairs)
     ours = found.joined(joins)
@@ -208,25 +207,57 @@ def _numbers(root_call: RootCall, value: Any) -> list[Any]:
     return [*plain, *gradients(requiring, given, wanted, keeps_graph=True)]
 
 
-def _unfit(module: Any, result: Any, held: HeldState, others: dict[str, Any]) -> str:
-    """Say what a call did that helpers could not do in the script's place; empty for nothing."""
+def _unfit(root_call: RootCall, result: Any) -> str:
+    """Say why the result of a model cannot come from several processes; empty where it can."""
     import torch
 
-    if went_on(others):
-        return "the model draws random numbers from Python or NumPy"
-    if held.draws_by_itself:
-        return "the model has a random generator of its own"
-    if changed := held.changed():
-        return f"a call of the model changes {changed}"
+    if not tensors_in(result):
+        return "the model returns no tensor"
     requiring = [output for output in tensors_in(result) if output.requires_grad]
     normalizes = any(
         isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.training
-        for part in module.modules()
+        for part in root_call.module.modules()
     )
     if normalizes and len(requiring) > 1:
         # Ranks meet in each such layer, and go back through them in an order that may differ.
         return "the model has batch normalization and several differentiable outputs"
+    if (normalizes or are_joined(result)) and (where := partial_gradients()):
+        return f"a gradient may be asked for part of the model: {where}"
     return ""
+
+
+def _compare_forms(expected: Any, found: Any) -> None:
+    """Check that two results are alike but for the values in their tensors.
+
+    Raises:
+        _DiffersError: one has something that is another in a share, or may be.
+    """
+    import torch
+
+    if type(expected) is not type(found):
+        raise _DiffersError("a share returns something else")
+    if isinstance(expected, torch.Tensor):
+        return
+    if (parts := _parts(expected)) is None:
+        if not isinstance(expected, _ALIKE) or expected != found:
+            raise _DiffersError(f"it returns an object of class {type(expected).__name__}")
+        return
+    others = _parts(found) or {}
+    if list(parts) != list(others):
+        raise _DiffersError("a share returns something else")
+    for name, part in parts.items():
+        _compare_forms(part, others[name])
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """Return what is in a container, by names or places; None if it is none."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    if is_dataclass(value):
+        return {item.name: getattr(value, item.name) for item in fields(value)}
+    return None
 
 
 def _tolerance(root_call: RootCall) -> float:

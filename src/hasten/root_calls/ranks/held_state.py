@@ -6,12 +6,17 @@ from collections import deque
 from dis import get_instructions
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.ranks.weights import others_in
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    Variable = tuple[Mapping[str, Any], str]
+
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
-_CODE = (FunctionType, BuiltinFunctionType, MethodType, type)
+_CODE = (FunctionType, BuiltinFunctionType, MethodType, type, ModuleType)
 _LIBRARIES = ("torch", "torchvision", "numpy", "math", "functools", "itertools", "typing")
 _TRAINING = "training"
 _ABSENT = object()
@@ -20,33 +25,46 @@ _ABSENT = object()
 class HeldState:
     """Tells whether a model is what it was at the fork, but for its values.
 
-    What is watched: attributes of its submodules, containers and plain objects among them, which
-    weights require gradients and how they lie in memory, and the global variables that methods of
-    its classes read.
+    What is watched: attributes of its submodules and their classes, containers and plain objects
+    among them, which weights require gradients and how they lie in memory, and the global variables
+    that methods of its classes read.
 
     Args:
         module: the model; it is not kept alive.
+
+    Attributes:
+        tensors: its parameters, buffers and tensors that are mere attributes.
     """
 
     def __init__(self, module: Any) -> None:
-        self._parts = [vars(part) for part in module.modules()]
-        self._tensors = [*module.parameters(), *others_in(module)]
-        self._variables = _variables_of(module)
+        submodules = list(module.modules())
+        kinds = {kind for part in submodules for kind in type(part).__mro__}
+        own_kinds = [vars(kind) for kind in kinds if not _is_library(kind.__module__)]
+        self._submodules = [vars(part) for part in submodules]
+        self._variables = _variables_of(own_kinds)
         read = {name: space[name] for space, name in self._variables}
-        self._spaces = [*self._parts, *_spaces_in([*self._parts, read])]
+        self._spaces = [*self._submodules, *own_kinds, *_spaces_in([*self._submodules, read])]
+        self.tensors = [*module.parameters(), *others_in(module)]
+        self._global_tensors = list(filter(_is_tensor, read.values()))
         self.accept()
+        self.unwatchable = self._unwatchable({id(part) for part in submodules})
 
-    @property
-    def draws_by_itself(self) -> bool:
-        """Whether it has a random generator of its own."""
+    def _unwatchable(self, known: set[int]) -> str:
+        """Say what the model has that cannot be watched; empty for nothing."""
         import torch
 
-        return any(isinstance(value, torch.Generator) for value in self._values)
+        for value in self._values:
+            if isinstance(value, torch.Generator):
+                return "the model has a random generator of its own"
+            is_other = isinstance(value, torch.nn.Module) and id(value) not in known
+            if is_other and next(value.parameters(), None) is not None:
+                return "the model uses another that is not part of it"
+        return ""
 
     @property
     def training(self) -> tuple[bool, ...]:
         """Whether each submodule is in training mode."""
-        return tuple(part[_TRAINING] for part in self._parts)
+        return tuple(part[_TRAINING] for part in self._submodules)
 
     @property
     def has_other_training(self) -> bool:
@@ -60,7 +78,7 @@ class HeldState:
     def changed(self) -> str:
         """Say what has changed beside values and training modes; empty for nothing."""
         if self._forms_now() != self._forms:
-            return "which weights require gradients, or their layout"
+            return "which weights require gradients, their layout, or how torch computes"
         now = self._now()
         if len(now) == len(self._values) and all(map(is_, now, self._values)):
             return ""
@@ -71,22 +89,35 @@ class HeldState:
     def _now(self) -> list[Any]:
         found: list[Any] = []
         for space in self._spaces:
-            found += space.values() if isinstance(space, dict) else space
+            found += space if isinstance(space, (list, set, deque)) else space.values()
         found += [space.get(name, _ABSENT) for space, name in self._variables]
         return found
 
     def _forms_now(self) -> list[Any]:
-        return [(tensor.requires_grad, tensor.stride()) for tensor in self._tensors]
+        import torch
 
-    def _names(self) -> list[str]:
-        """Return a name for each value in `_now`, for messages."""
-        found: list[str] = []
+        found: list[Any] = [(one.requires_grad, one.dtype, one.stride()) for one in self.tensors]
+        found += [(one.data_ptr(), one._version) for one in self._global_tensors]
+        found += [torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()]
+        return found
+
+    def _names(self) -> Iterator[str]:
+        """Yield a name for each value in `_now`, for messages."""
         for space in self._spaces:
-            found += map(str, space if isinstance(space, dict) else ["an element"] * len(space))
-        return found + [name for _, name in self._variables]
+            if isinstance(space, (list, set, deque)):
+                yield from ["an element"] * len(space)
+            else:
+                yield from map(str, space)
+        yield from (name for _, name in self._variables)
 
 
-def _spaces_in(spaces: list[dict[str, Any]]) -> list[Any]:
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _spaces_in(spaces: list[Any]) -> list[Any]:
     """Return the containers and the attributes of plain objects that these hold, one level down."""
     import torch
 
@@ -95,49 +126,59 @@ def _spaces_in(spaces: list[dict[str, Any]]) -> list[Any]:
         for value in space.values():
             if isinstance(value, (dict, list, set, deque)):
                 found[id(value)] = value
-            elif isinstance(value, (torch.nn.Module, torch.Tensor, *_CODE, ModuleType)):
+            elif isinstance(value, (torch.nn.Module, torch.Tensor, *_CODE)):
                 continue
             elif isinstance(inside := getattr(value, "__dict__", None), dict):
                 found[id(inside)] = inside
     return list(found.values())
 
 
-def _variables_of(module: Any) -> list[tuple[dict[str, Any], str]]:
-    """Return the global variables that methods of a model's classes read: where, and the name.
+def _variables_of(kinds: list[Any]) -> list[Variable]:
+    """Return the variables that methods of a model's classes read: where each is, and its name.
 
-    Functions that they call are followed; code of libraries is not.
+    Global variables, and what code names of classes and modules that are no libraries. Functions
+    that it calls are followed.
     """
     known: set[int] = set()
-    found: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
-    kinds = {kind for part in module.modules() for kind in type(part).__mro__}
-    waiting = [
-        value
-        for kind in kinds
-        if not _is_library(kind.__module__)
-        for value in vars(kind).values()
-        if isinstance(value, FunctionType)
-    ]
+    found: dict[tuple[int, str], Variable] = {}
+    waiting = [value for kind in kinds for value in kind.values()]
     while waiting:
         function = waiting.pop()
-        if id(function.__code__) in known:
+        if not isinstance(function, FunctionType) or id(function.__code__) in known:
             continue
         known.add(id(function.__code__))
-        space = function.__globals__
-        for name in _read(function.__code__):
-            value = space.get(name, _ABSENT)
+        for space, name in _named(function):
+            value = space[name]
             if isinstance(value, FunctionType):
                 if not _is_library(value.__module__):
                     waiting.append(value)
-            elif value is not _ABSENT and not isinstance(value, (*_CODE, ModuleType)):
+            elif not isinstance(value, _CODE):
                 found[id(space), name] = space, name
     return list(found.values())
+
+
+def _named(function: FunctionType) -> Iterator[Variable]:
+    """Yield the global variables that code names, and the attributes of its classes and modules."""
+    space = function.__globals__
+    loaded, attributes = _read(function.__code__)
+    for name in loaded & space.keys():
+        yield space, name
+        value = space[name]
+        home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+        if isinstance(value, (type, ModuleType)) and not _is_library(home):
+            inside = vars(value)
+            yield from ((inside, one) for one in attributes & inside.keys())
 
 
 def _is_library(name: str | None) -> bool:
     return str(name).partition(".")[0] in (*_LIBRARIES, "builtins", "collections")
 
 
-def _read(code: CodeType) -> set[str]:
-    names = {one.argval for one in get_instructions(code) if one.opname in _LOADS}
-    inner = (part for part in code.co_consts if isinstance(part, CodeType))
-    return names.union(*map(_read, inner))
+def _read(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the global names that code loads, and all names that it uses."""
+    loaded = {one.argval for one in get_instructions(code) if one.opname in _LOADS}
+    inner = [_read(part) for part in code.co_consts if isinstance(part, CodeType)]
+    return (
+        loaded.union(*(one for one, _ in inner)),
+        set(code.co_names).union(*(other for _, other in inner)),
+    )

@@ -42,11 +42,15 @@ _LEFT_TO_SCRIPT = (
 )  # fmt: skip
 
 
-def fork(serve: Callable[[], None]) -> int:
+def fork(serve: Callable[[], None], kept: int) -> int:
     """Fork a process that calls `serve` and ends; return its id.
 
     It dies with the script's process, leaves signals to it, and writes nothing: neither what is
-    left in buffers nor what the model prints.
+    left in buffers nor what the model prints. It holds on to no file, pipe or socket.
+
+    Args:
+        serve: what it does.
+        kept: the descriptor that it needs.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -58,7 +62,7 @@ def fork(serve: Callable[[], None]) -> int:
             for number in _LEFT_TO_SCRIPT:
                 signal.signal(number, signal.SIG_IGN)
             gc.freeze()
-            _silence()
+            _let_go(kept)
             # OpenMP keeps its threads by the thread that started them; those are not here.
             loop = threading.Thread(target=serve)
             loop.start()
@@ -67,10 +71,13 @@ def fork(serve: Callable[[], None]) -> int:
         os._exit(0)
 
 
-def _silence() -> None:
+def _let_go(kept: int) -> None:
+    """Close all descriptors but one: who waits for their other ends would wait for this process."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
+    os.closerange(3, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
 
 
@@ -132,6 +139,8 @@ class Helper:
             self._surround(message.surroundings, scope)
             scope.enter_context(self._share.of(message.span, self._exchange))
             outputs = tensors_in(self._call(args, kwargs))
+        if not self._weights.are_shared():
+            raise RuntimeError("a call of the model replaces the memory of its weights")
         if any(output.requires_grad for output in outputs):
             self._graphs[message.number] = (
                 [tensor for tensor in inputs if tensor.requires_grad],

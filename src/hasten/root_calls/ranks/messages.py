@@ -20,7 +20,7 @@ class Surroundings(NamedTuple):
         with_grad: a gradient may be asked for.
         autocast: its dtype and whether casts are cached; None where it is off.
         thread_count: threads that share an operation.
-        generator: the state of torch's generator; None where nothing is drawn.
+        generator: the state of torch's generator; None before the call is sent.
         training: whether each submodule is in training mode; None where nothing has changed.
     """
 

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
-from hasten.root_calls.ranks.batch import batch_size, tensors_in
+from hasten.root_calls.ranks.batch import Join, batch_size, tensors_in
 from hasten.root_calls.ranks.examine import examine, messages_bytes
-from hasten.root_calls.ranks.exchange import LostRankError
-from hasten.root_calls.ranks.memory import NoRoomError
+from hasten.root_calls.ranks.memory import NoRoomError, room_bytes
 from hasten.root_calls.ranks.messages import RootCall, Surroundings
 from hasten.root_calls.ranks.served import SharedModel
 from hasten.root_calls.ranks.share import Share
+from hasten.root_calls.ranks.weights import others_in
 from hasten.root_calls.twins import second_derivatives
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hasten.lever import Training
-    from hasten.root_calls.ranks.batch import Join
 
 _PATIENCE_COUNT = 4
-_FREE_RESTART_COUNT, _CALLS_PER_RESTART_COUNT = 5, 50
+_FREE_START_COUNT, _CALLS_PER_START_COUNT = 5, 50
+_MOST_MODELS_COUNT = 8
+_MOST_MEMORY_RATIO = 0.5
 _MOST_KINDS_COUNT = 16
-_AGAIN_COUNTS = frozenset({1_000, 10_000, 100_000})
+_AGAIN_COUNTS = frozenset({10, 100, 1_000, 10_000, 100_000})
 
 
 @dataclass(slots=True)
@@ -38,17 +41,18 @@ class _Kind:
 
     Attributes:
         joins: how outputs of the whole batch follow from those of the shares.
-        draws: they draw from torch's generator.
         why_not: why they are made in one process; empty if they are not.
         message_ratio: bytes of inputs and outputs over those of the inputs.
         call_count: how many were answered.
     """
 
     joins: tuple[Join, ...]
-    draws: bool
     why_not: str
     message_ratio: float
     call_count: int
+
+
+_NOT_SHARED = _Kind((), "there are too many kinds of calls", 1.0, 0)
 
 
 @dataclass(slots=True)
@@ -59,9 +63,8 @@ class _Root:
         served: it and its helpers, while there are any.
         kinds: its kinds of calls that were examined.
         drawing: those that draw, without their sizes.
-        room_bytes: what messages take.
         call_count: calls so far.
-        restart_count: how often helpers were started.
+        start_count: how often helpers were forked.
         hook_serial: torch's count of hooks when the model was last looked at.
         why_not: why it stays in one process; empty if it need not.
         is_loss: it has no weights.
@@ -70,9 +73,8 @@ class _Root:
     served: SharedModel | None = None
     kinds: dict[Any, _Kind] = field(default_factory=dict)
     drawing: set[Any] = field(default_factory=set)
-    room_bytes: int = 0
     call_count: int = 0
-    restart_count: int = 0
+    start_count: int = 0
     hook_serial: int = -1
     why_not: str = ""
     is_loss: bool = False
@@ -121,10 +123,7 @@ class Ranks:
         def detach() -> None:
             for undo in undos:
                 undo()
-            for root in list(self._roots.values()):
-                if root.served is not None:
-                    root.served.close("the lever was switched off")
-            self._roots.clear()
+            self._roots.clear()  # helpers end when the last graph is gone that goes through them
 
         return detach
 
@@ -147,20 +146,35 @@ class Ranks:
 
     def _share_out(self, root: _Root, root_call: RootCall, key: Any) -> Any:
         """Make a call in several processes, unless its kind is known to be another in parts."""
+        self._refresh(root)
         tensors = tensors_in((root_call.args, root_call.kwargs))
         cuts = tuple(tensor.dim() > 0 and len(tensor) == root_call.size for tensor in tensors)
-        loose = loosen(key), cuts, root_call.surroundings, root.training(root_call.module)
-        kind = (key, *loose[1:]) if loose in root.drawing else loose
-        known = root.kinds.get(kind)
-        if known is None and len(root.kinds) < _MOST_KINDS_COUNT:
-            return self._examine(root, root_call, loose, (key, *loose[1:]))
-        if known is None or known.why_not:
+        rest = cuts, root_call.surroundings, root.training(root_call.module)
+        loose, exact = (loosen(key), tuple(signs(key)), *rest), (key, *rest)
+        known = root.kinds.get(exact if loose in root.drawing else loose)
+        if root.why_not or (known is None and len(root.kinds) >= _MOST_KINDS_COUNT):
+            known = _NOT_SHARED
+        if known is None or (known.call_count in _AGAIN_COUNTS and not self._training.trial):
+            return self._examine(root, root_call, loose, exact)
+        if known.why_not or (Join.MEAN in known.joins and _leaves_some_out(tensors)):
             self._excuse(root)
             return root_call.call(root_call.args, root_call.kwargs)
-        if known.call_count in _AGAIN_COUNTS:
-            return self._examine(root, root_call, loose, (key, *loose[1:]), known.call_count)
         known.call_count += 1
         return self._answer(root, known, root_call)
+
+    def _refresh(self, root: _Root) -> None:
+        """Forget helpers that are lost or have another model, and what was known of the model."""
+        served = root.served
+        if served is None:
+            return
+        if not (changed := served.why_lost):
+            if not (changed := served.held.changed()):
+                return
+            root.kinds.clear()
+            root.drawing.clear()
+        root.served = None
+        if (root.start_count - _FREE_START_COUNT) * _CALLS_PER_START_COUNT > root.call_count:
+            root.why_not = f"helpers would have to be forked again too often: {changed}"
 
     def _look(self, root: _Root, module: Any) -> None:
         """Look at a model, and again whenever a hook was registered."""
@@ -173,12 +187,27 @@ class Ranks:
         root.is_loss = next(module.parameters(), None) is None
         if self._second_derivatives is None:
             self._second_derivatives = second_derivatives()
-        devices = {tensor.device.type for tensor in (*module.parameters(), *module.buffers())}
-        root.why_not = root.why_not or unfit(module)
-        if devices != {"cpu"}:
-            root.why_not = "the model is not on the CPU"
+        root.why_not = root.why_not or unfit(module) or self._unfit(module)
         if where := self._second_derivatives:
             root.why_not = f"helpers give no gradients of gradients, and {where}"
+
+    def _unfit(self, module: Any) -> str:
+        """Say why a model cannot be copied to helpers; empty if it can."""
+        import torch
+
+        tensors = [*module.parameters(), *others_in(module)]
+        if any(tensor.device.type != "cpu" for tensor in tensors):
+            return "the model is not on the CPU"
+        if any(tensor.layout is not torch.strided for tensor in tensors):
+            return "the model has sparse tensors"
+        if any(getattr(part, "max_norm", None) is not None for part in module.modules()):
+            return "the model writes to its weights (max_norm)"
+        if sum(one.is_shared for one in self._roots.values()) >= _MOST_MODELS_COUNT:
+            return "the script has too many models"
+        needed_bytes = 2 * self._rank_count * room_bytes(tensors)
+        if needed_bytes > _MOST_MEMORY_RATIO * _available_bytes():
+            return "the memory is too small for the gradients of helpers"
+        return ""
 
     def _surroundings(self) -> Surroundings:
         import torch
@@ -191,72 +220,66 @@ class Ranks:
             training=None,
         )  # fmt: skip
 
-    def _examine(
-        self, root: _Root, root_call: RootCall, loose: Any, exact: Any, count: int = 0
-    ) -> Any:
+    def _examine(self, root: _Root, root_call: RootCall, loose: Any, exact: Any) -> Any:
+        """Make a call in one process and in several; note whether they agree."""
+
         def start(one: RootCall, room_bytes: int) -> SharedModel:
             if one.module is not root_call.module:
-                return SharedModel(one, self._rank_count, room_bytes, self._share)
-            root.room_bytes = max(root.room_bytes, room_bytes)
-            served = root.served
-            if served is None or served.lost or served.room_bytes < room_bytes:
-                return self._start(root, root_call)
-            return self._start(root, root_call) if served.held.changed() else served
+                return self._forked(one, room_bytes)
+            return self._present(root, one, room_bytes)
 
+        before, begun_s = root.kinds.get(exact) or root.kinds.get(loose), time.perf_counter()
         seen = examine(root_call, start)
+        self._training.compiled(time.perf_counter() - begun_s)  # paid once, too
         if seen.draws:
             root.drawing.add(loose)
         if seen.is_final:
             root.why_not = seen.why_not
         ratio = messages_bytes(root_call, seen.result) / messages_bytes(root_call)
-        known = _Kind(seen.joins, seen.draws, seen.why_not, ratio, count + 1)
+        count = 1 + (before.call_count if before is not None else 0)
+        known = _Kind(seen.joins, seen.why_not, ratio, count)
         root.kinds[exact if seen.draws else loose] = known
         return seen.result
 
-    def _start(self, root: _Root, root_call: RootCall) -> SharedModel:
-        """Fork helpers; those before end when the last graph is gone that goes through them."""
-        root.restart_count += 1
-        root.served = SharedModel(root_call, self._rank_count, root.room_bytes, self._share)
-        return root.served
+    def _forked(self, root_call: RootCall, room_bytes: int) -> SharedModel:
+        import torch
 
-    def _present(self, root: _Root, known: _Kind, root_call: RootCall) -> SharedModel:
-        """Return the model with helpers that have it as it is now.
+        with torch.inference_mode(False):
+            return SharedModel(root_call, self._rank_count, room_bytes, self._share)
 
-        Raises:
-            LostRankError: it changes too often.
+    def _present(self, root: _Root, root_call: RootCall, needed_bytes: int) -> SharedModel:
+        """Return the model with helpers, and with room for messages of a size.
+
+        Helpers that had too little room end when the last graph is gone that goes through them.
         """
-        served = root.served
-        needed_bytes = int(known.message_ratio * messages_bytes(root_call))
-        root.room_bytes = max(root.room_bytes, needed_bytes)
-        if served is None or served.room_bytes < needed_bytes:
-            changed = "batches grow"
-            root.room_bytes += root.room_bytes // 2
-        else:
-            changed = served.lost or served.held.changed()
-        if served is not None and not changed:
-            return served
-        spent = root.restart_count - _FREE_RESTART_COUNT
-        if spent * _CALLS_PER_RESTART_COUNT > root.call_count:
-            raise LostRankError(f"helpers would have to be forked again too often: {changed}")
-        return self._start(root, root_call)
+        if root.served is None or root.served.room_bytes < needed_bytes:
+            root.start_count += 1
+            root.served = self._forked(root_call, needed_bytes + needed_bytes // 2)
+        return root.served
 
     def _answer(self, root: _Root, known: _Kind, root_call: RootCall) -> Any:
         import torch
 
         state = torch.get_rng_state()
+        needed_bytes = int(known.message_ratio * messages_bytes(root_call))
         served = None
         try:
-            served = self._present(root, known, root_call)
-            found = served.answer(root_call, state if known.draws else None)
-            return found.joined(known.joins)
-        except NoRoomError:
-            root.served = None  # its helpers are out of step
-            root.room_bytes *= 2
+            served = self._present(root, root_call, needed_bytes)
+            found = served.answer(root_call, state)
         except Exception as error:
             root.served = None
-            root.why_not = str(error) or type(error).__name__
+            if isinstance(error, NoRoomError):
+                known.message_ratio *= 2
+            else:
+                root.why_not = str(error) or type(error).__name__
+            if served is not None:
+                served.close(str(error))
+        else:
+            try:
+                return found.joined(known.joins)
+            except Exception as error:  # its outputs do not fit together
+                known.why_not = str(error)
         if served is not None:
-            served.close("a call failed")
             served.restore_buffers()
         torch.set_rng_state(state)
         return root_call.call(root_call.args, root_call.kwargs)
@@ -271,3 +294,32 @@ class Ranks:
             self._is_excused = True
             self._idle()
             self._training.excuse(RuntimeError(why))
+
+
+def signs(key: Any) -> Iterator[int]:
+    """Yield the signs of the numbers in a signature: a factor of 0 may hide what it multiplies.
+
+    >>> list(signs((list, (), (int, 3), (float, 0.0), (str, "mean"))))
+    [1, 0]
+    """
+    if isinstance(key, tuple) and key and key[0] in (int, float):
+        yield (key[1] > 0) - (key[1] < 0)
+    elif isinstance(key, tuple):
+        for part in key:
+            yield from signs(part)
+
+
+def _leaves_some_out(tensors: list[Any]) -> bool:
+    """Return whether integers below zero mark what a mean leaves out, as `ignore_index` does."""
+    integers = (tensor for tensor in tensors if not tensor.is_floating_point() and tensor.numel())
+    return any(tensor.dtype.is_signed and bool((tensor < 0).any()) for tensor in integers)
+
+
+def _available_bytes() -> int:
+    """Return the memory that is left; without bound where the system does not tell."""
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return sys.maxsize

@@ -167,7 +167,7 @@ class SharedModel:
         self._number = 0
         self._forgotten: deque[int] = deque()
         self._pending: SharedCall | None = None
-        self._open: set[int] = set()
+        self._is_published = False
         helpers = [self._start(root_call, rank) for rank in range(1, rank_count)]
         self._helpers = helpers
         self._exchange.checks = [helper.check for helper in helpers]
@@ -178,10 +178,9 @@ class SharedModel:
         region = Region(self.room_bytes)
 
         def serve() -> None:
-            here.close()
             Helper((there, region), self._weights, self._exchange, root_call).serve(rank)
 
-        pid = fork(serve)
+        pid = fork(serve, there.fileno())
         there.close()
         return HelperProcess(here, region, pid)
 
@@ -191,29 +190,36 @@ class SharedModel:
         self._finalizer()
 
     def restore_buffers(self) -> None:
-        """Put the buffers back to what they were at the latest call."""
-        self._weights.restore()
+        """Put the buffers back to what they were before the latest call, which has failed."""
+        if self._is_published:
+            self._weights.restore()
+
+    @property
+    def why_lost(self) -> str:
+        """Why there can be no more calls; empty while there can."""
+        return self.lost or ("a backward pass was interrupted" if self._pending else "")
 
     def answer(self, root_call: RootCall, generator: Any) -> RankOutputs:
         """Make a root call, a share in each process.
 
         Args:
             root_call: the call.
-            generator: the state of torch's generator; None where the model draws nothing.
+            generator: the state of torch's generator.
 
         Raises:
             LostRankError: a helper failed.
             NoRoomError: the tensors of a message do not fit.
         """
-        self.settle()
+        self._is_published = False
         self.lost = "a call was interrupted"
-        surroundings, spans = root_call.surroundings, split(root_call.size, 1 + len(self._helpers))
-        if generator is not None:
-            surroundings = surroundings._replace(generator=generator.numpy().tobytes())
+        spans = split(root_call.size, 1 + len(self._helpers))
+        state = generator.numpy().tobytes()
+        surroundings = root_call.surroundings._replace(generator=state)
         if self.held.has_other_training:
             surroundings = surroundings._replace(training=self.held.training)
             self.held.accept()
         self._weights.publish()
+        self._is_published = True
         self._number += 1
         tensors = self._send(root_call, surroundings, spans)
         shared, token = self._collect(tensors, spans, surroundings.with_grad)
@@ -249,7 +255,8 @@ class SharedModel:
         weights = self._weights.requiring_grad() if with_grad else []
         inputs = [tensor for tensor in tensors if with_grad and tensor.requires_grad]
         pieces = [cut(tensor, span) for span in spans[1:] for tensor in inputs]
-        shared = SharedCall(self, self._number)
+        requires = self._weights.requires_grad() if with_grad else ()
+        shared = SharedCall(self, self._number, requires)
         if not (weights or inputs):
             return shared, None
         return shared, functions().collect(shared, *weights, *pieces)
@@ -270,23 +277,21 @@ class SharedModel:
         if token is None or not any(differentiable):
             outputs = shared.outputs()
         else:
-            self._open.add(shared.number)
-            finalize(shared, self._forget, shared.number).atexit = False
+            finalize(shared, self._forgotten.append, shared.number).atexit = False
             outputs = functions().deliver(shared, token, differentiable)
         each = len(replies[0].tensors)
         return [list(outputs[each * k : each * (k + 1)]) for k in range(len(replies))]
-
-    def _forget(self, number: int) -> None:
-        self._open.discard(number)
-        self._forgotten.append(number)
 
     def send_back(self, shared: SharedCall, gradients: Sequence[Any]) -> None:
         """Send the gradients of a call's outputs to the helpers."""
         import torch
 
-        self.settle()
+        if self._pending is not None:  # another call in the same graph
+            self.take_gradients(self._pending)
         if self.lost:
             raise LostRankError(f"the helpers of the model are lost: {self.lost}")
+        if shared.number != self._number:
+            self._weights.publish(with_buffers=False)  # a later call may have had other weights
         keeps: Any = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
         for helper in self._helpers:
             helper.region.rewind()
@@ -300,23 +305,15 @@ class SharedModel:
             helper.send(Backward(shared.number, tuple(places), end_bytes, bool(keeps())))
         self._pending = shared
 
-    def settle(self) -> None:
-        """Take the gradients that helpers still owe, before they are asked for anything else."""
-        if self._pending is not None:
-            self.take_gradients(self._pending)
-
     def take_gradients(self, shared: SharedCall) -> None:
         """Wait for the gradients of a call, unless they have come."""
         if self._pending is not shared:
             return
         self._pending = None
-        self._open.discard(shared.number)
         self.lost = "a backward pass was interrupted"
         replies: list[Gradients] = [helper.receive() for helper in self._helpers]
         self.lost = ""
-        totals = self._weights.total([reply.reached for reply in replies])
-        if self._open:  # another backward pass may write there before these are added
-            totals = [None if total is None else total.clone() for total in totals]
+        totals = self._weights.total(shared.requires_grad, [reply.reached for reply in replies])
         inputs = [
             None if place is None else helper.region.at(place).clone()
             for helper, reply in zip(self._helpers, replies, strict=True)
@@ -330,12 +327,14 @@ class SharedCall:
 
     Attributes:
         number: of the call.
+        requires_grad: for each weight whether it required a gradient.
         given: the tensors in the helpers' outputs, in order, and whose they are.
         taken: the gradients of the weights and inputs, once they have come.
     """
 
-    def __init__(self, served: SharedModel, number: int) -> None:
+    def __init__(self, served: SharedModel, number: int, requires_grad: Sequence[bool]) -> None:
         self.number = number
+        self.requires_grad = requires_grad
         self.given: list[tuple[HelperProcess, SharedTensor]] = []
         self.taken: list[Any] | None = None
         self._served = served

@@ -32,8 +32,8 @@ class Weights:
         self._gradients = [copies(self._own) for _ in range(helper_count)]
         self._rank = 0
 
-    def publish(self) -> None:
-        """Copy the model's numbers to where helpers read them, in the script's process.
+    def publish(self, *, with_buffers: bool = True) -> None:
+        """Copy the model's values to where helpers read them, in the script's process.
 
         Raises:
             RuntimeError: one has another shape now.
@@ -42,7 +42,7 @@ class Weights:
 
         with torch.no_grad():
             torch._foreach_copy_(self._shared, self._own)
-            if self._others:
+            if self._others and with_buffers:
                 torch._foreach_copy_(self._shared_others, self._others)
 
     def restore(self) -> None:
@@ -69,36 +69,45 @@ class Weights:
             with torch.no_grad():
                 torch._foreach_copy_(self._others, self._shared_others)
 
+    def requires_grad(self) -> tuple[bool, ...]:
+        """Return for each weight whether it requires a gradient."""
+        return tuple(own.requires_grad for own in self._own)
+
     def requiring_grad(self) -> list[Any]:
         """Return the weights that require a gradient."""
         return [own for own in self._own if own.requires_grad]
 
+    def are_shared(self) -> bool:
+        """Return whether the model of a helper still has its weights in shared memory."""
+        pairs = zip(self._own, self._shared, strict=True)
+        return all(own.data_ptr() == shared.data_ptr() for own, shared in pairs)
+
     def give(self, found: Sequence[Any]) -> tuple[bool, ...]:
         """Write the gradients of this helper's share; return which weights have one."""
-        for place, gradient in zip(self._places(self._rank - 1), found, strict=True):
+        room = self._gradients[self._rank - 1]
+        for place, gradient in zip(_those(room, self.requires_grad()), found, strict=True):
             if gradient is not None:
                 place.copy_(gradient)
         return tuple(gradient is not None for gradient in found)
 
-    def total(self, reached: Sequence[Sequence[bool]]) -> list[Any]:
-        """Return for each weight that requires one the sum of the helpers' gradients, or None.
-
-        With one helper they are where the next backward pass writes.
+    def total(self, requires_grad: Sequence[bool], reached: Sequence[Sequence[bool]]) -> list[Any]:
+        """Return the sum of the helpers' gradients for each weight that required one, or None.
 
         Args:
+            requires_grad: which did, at the time of the call.
             reached: for each helper, what `give` returned in it.
         """
-        rooms = [self._places(place) for place in range(len(self._gradients))]
+        rooms = [_those(room, requires_grad) for room in self._gradients]
         totals = []
         for places, flags in zip(zip(*rooms, strict=True), zip(*reached, strict=True), strict=True):
-            parts = [place for place, has in zip(places, flags, strict=True) if has]
-            totals.append(sum(parts[1:], parts[0]) if parts else None)
+            parts = _those(places, flags)
+            # A copy: the next backward pass writes there, and autograd may keep what it is given.
+            totals.append(sum(parts[1:], parts[0].clone()) if parts else None)
         return totals
 
-    def _places(self, helper_index: int) -> list[Any]:
-        """Return where a helper's gradients lie, of the weights that require one."""
-        pairs = zip(self._own, self._gradients[helper_index], strict=True)
-        return [place for own, place in pairs if own.requires_grad]
+
+def _those(values: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
+    return [value for value, flag in zip(values, flags, strict=True) if flag]
 
 
 def others_in(module: Any) -> list[Any]:

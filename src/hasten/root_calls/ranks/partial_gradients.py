@@ -1,0 +1,36 @@
+"""Whether the script's code asks for gradients of part of a model, now or later."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from types import CodeType
+
+from hasten.root_calls.own_code import own_code
+
+_KEYWORD = "inputs"
+
+
+@cache
+def partial_gradients() -> str:
+    """Say where the script calls `autograd.grad`, `retain_grad` or `backward(inputs=...)`.
+
+    Its code is read once, whether it has run or not. Empty where it has none of these.
+    """
+    for code in own_code():
+        if word := _asks(code):
+            return f"{os.path.basename(code.co_filename)} has {word} in {code.co_name}"
+    return ""
+
+
+def _asks(code: CodeType) -> str:
+    names = set(code.co_names)
+    if "retain_grad" in names:
+        return "retain_grad"
+    if {"autograd", "grad"} <= names:
+        return "autograd.grad"
+    tuples = [constant for constant in code.co_consts if isinstance(constant, tuple)]
+    if "backward" in names and any(_KEYWORD in constant for constant in tuples):
+        return f"backward({_KEYWORD}=...)"
+    inner = (part for part in code.co_consts if isinstance(part, CodeType))
+    return next(filter(None, map(_asks, inner)), "")
