@@ -880,6 +880,7 @@ def faults(ranks):
         found["interrupted"] = float((training.call(net, x) - net(x)).detach().abs().max())
     nn.Tanh.forward = plain
     detach()
+    del out, ours  # helpers end with the last graph that goes through them
     found["left"] = len(helpers())
 
     reader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
