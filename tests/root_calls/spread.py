@@ -864,11 +864,11 @@ def faults(ranks):
     net, training, detach = fresh()
     training.call(net, x)
     interrupts = [1]
-    ours = os.getpid()
+    script = os.getpid()
     plain = nn.Tanh.forward
 
     def forward(self, value):
-        if os.getpid() == ours and interrupts:
+        if os.getpid() == script and interrupts:
             interrupts.clear()
             raise KeyboardInterrupt
         return plain(self, value)
