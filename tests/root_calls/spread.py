@@ -285,6 +285,13 @@ def pictures(count=7):
     return torch.randn(count, 1, 8, 8), torch.randint(0, 3, (count,))
 
 
+def descend(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
 def plain_step(call, net, optimizer, batch):
     x, y = batch
     optimizer.zero_grad()
@@ -333,10 +340,7 @@ def attention(call):
     def step(call, net, optimizer, batch):
         logits = call(net, batch[0])
         loss = functional.cross_entropy(logits.flatten(0, 1), batch[1].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return descend(optimizer, loss)
 
     return net, train(net, lambda: (torch.randint(0, 11, (5, 4)),) * 2, call, step)
 
@@ -347,10 +351,7 @@ def loss_in_the_model(call):
 
     def step(call, net, optimizer, batch):
         _, loss = call(net, *batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return descend(optimizer, loss)
 
     return net, train(net, lambda: (torch.randint(0, 11, (5, 4)),) * 2, call, step)
 
@@ -364,10 +365,7 @@ def summed_loss(call):
         out = call(net, x)
         loss = (out["seen"] - x).square().sum() + out["mean"].square().sum()
         loss = loss + (out["log_var"].exp() - out["log_var"]).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        told.append(loss.item())
+        told.append(descend(optimizer, loss))
     return net, told
 
 
@@ -387,10 +385,7 @@ def contrastive(call):
         one, other = (functional.normalize(call(net, x), dim=1) for x in batch)
         loss = functional.cross_entropy(one @ other.T / 0.1, torch.arange(len(one)))
         loss = loss + 1e-3 * sum(p.square().sum() for p in net.parameters())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return descend(optimizer, loss)
 
     return net, train(net, lambda: (rows()[0], rows()[0]), call, step)
 
@@ -523,10 +518,7 @@ def under_autocast(call):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = call(net, batch[0].float())
         loss = functional.cross_entropy(out.float(), batch[1])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return descend(optimizer, loss)
 
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     return net, [step(call, net, optimizer, rows()) for _ in range(3)]
@@ -554,10 +546,7 @@ def rows_of_several_samples(call):
 
     def step(call, flat, optimizer, batch):
         loss = functional.cross_entropy(call(flat, batch[0]), batch[1].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return descend(optimizer, loss)
 
     return net, train(flat, lambda: (torch.randint(0, 11, (5, 4)),) * 2, call, step)
 
@@ -571,10 +560,7 @@ def growing_batches(call):
         first = call(net, batch[0])
         sizes[0] *= 4
         loss = first.square().mean() + call(net, torch.randn(sizes[0], 6)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return descend(optimizer, loss)
 
     return net, train(net, lambda: rows(sizes[0]), call, step)
 
@@ -588,10 +574,7 @@ def hooked_in_between(call):
         handle = net[0].register_forward_hook(lambda module, args, out: out * 2)
         loss = out.square().mean() + call(net, batch[0]).mean()
         handle.remove()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return descend(optimizer, loss)
 
     return net, train(net, rows, call, step)
 
@@ -604,10 +587,7 @@ def annealed(call):
         net.beta = 0.0 if number < 2 else 1.0
         Settings.scale = 1.0 if number < 6 else 0.5
         loss = sum(call(net, rows()[0], 0.0 if number < 4 else 0.5))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        told.append(loss.item())
+        told.append(descend(optimizer, loss))
     Settings.scale = 1.0
     return net, told
 
@@ -640,10 +620,7 @@ def averages_in_between(call):
             for weight, value in zip(net.parameters(), own, strict=True):
                 weight.data.copy_(value)
         loss = (out - goal).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return descend(optimizer, loss)
 
     return net, train(net, rows, call, step)
 
@@ -712,10 +689,7 @@ def a_mean_of_some(call):
     for _ in range(6):
         x, _ = rows()
         loss = call(net, x, torch.tensor([0, 0, 0, 1, 2, 1, 0]))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        told.append(loss.item())
+        told.append(descend(optimizer, loss))
     return net, told
 
 

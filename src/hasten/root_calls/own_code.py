@@ -12,7 +12,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = tuple(
@@ -46,10 +46,24 @@ def mention(attributes: Iterable[str], functions: Iterable[str] = ()) -> str:
         functions: names that count only as functions, not as attributes.
     """
     words, calls = frozenset(attributes), frozenset(functions)
+    return find_word(lambda code: _has(code, words, calls))
+
+
+def find_word(asks: Callable[[CodeType], str]) -> str:
+    """Say where the script's code has a word for which it is searched; empty if nowhere.
+
+    Args:
+        asks: returns the word that code has, apart from functions made in it; empty for none.
+    """
     for code in own_code():
-        if word := _has(code, words, calls):
+        if word := _within(code, asks):
             return f"{os.path.basename(code.co_filename)} has {word} in {code.co_name}"
     return ""
+
+
+def _within(code: CodeType, asks: Callable[[CodeType], str]) -> str:
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return asks(code) or next(filter(None, (_within(one, asks) for one in inner)), "")
 
 
 def _has(code: CodeType, words: frozenset[str], calls: frozenset[str]) -> str:
@@ -60,8 +74,7 @@ def _has(code: CodeType, words: frozenset[str], calls: frozenset[str]) -> str:
         loaded = {one.argval for one in get_instructions(code) if one.opname in _GLOBAL}
         if found := calls & loaded:
             return min(found)
-    inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return next(filter(None, (_has(one, words, calls) for one in inner)), "")
+    return ""
 
 
 def _is_own(path: str) -> bool:

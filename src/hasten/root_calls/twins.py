@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import importlib
-import os
 import random
 import sys
 import time
 from contextlib import contextmanager
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
 from hasten.root_calls.graph import Graph
-from hasten.root_calls.own_code import mention, own_code
+from hasten.root_calls.own_code import find_word, mention
 from hasten.root_calls.random_state_use import other_draws, states, went_on
 from hasten.root_calls.root import Root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import CodeType
 
     from hasten.lever import Training
     from hasten.root_calls.graph import Compiler
@@ -228,12 +227,6 @@ class Snapshot:
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy is not None else None
 
-    def drew(self, later: Snapshot) -> bool:
-        """Return whether torch's generator has another state in a later snapshot."""
-        import torch
-
-        return not torch.equal(self.generator, later.generator)
-
     def is_near(self, tolerance: float) -> bool:
         """Return whether the buffers are what they were, but for rounding.
 
@@ -287,21 +280,16 @@ def second_derivatives() -> str:
     Compiled code has none, and fails if a loss asks for them; a penalty may be added late. So
     the code is read, whether it has run or not; libraries are not.
     """
-    for code in own_code():
-        if word := _asks(code):
-            return f"{os.path.basename(code.co_filename)} has {word} in {code.co_name}"
-    return ""
+    return find_word(_asks)
 
 
 def _asks(code: CodeType) -> str:
-    """Return the word by which code, or a function in it, differentiates twice."""
+    """Return the word by which code differentiates twice."""
     for name in code.co_names:
         if name in _FUNCTIONS:
             return name
     for constant in code.co_consts:
         if constant == _KEYWORD or (isinstance(constant, tuple) and _KEYWORD in constant):
             return _KEYWORD
-        if isinstance(constant, CodeType) and (word := _asks(constant)):
-            return word
     by_place = {"autograd", "grad"} <= set(code.co_names) and True in code.co_consts
     return "autograd.grad(..., True)" if by_place else ""

@@ -55,9 +55,9 @@ def tensors_in(value: Any) -> list[Any]:
     return found
 
 
-def batch_size(value: Any) -> int:
+def batch_size(tensors: Sequence[Any]) -> int:
     """Return the samples in a batch: the first dimension of the first tensor that has any."""
-    return next((len(tensor) for tensor in tensors_in(value) if tensor.dim()), 0)
+    return next((len(tensor) for tensor in tensors if tensor.dim()), 0)
 
 
 def share_of(value: Any, span: Span) -> Any:

@@ -75,11 +75,13 @@ def examine(root_call: RootCall, start: Start) -> SharingCheck:
         root_call: the call.
         start: returns the model of a call with helpers, given the bytes that messages take.
     """
+    import torch
+
     effects = SideEffects(root_call)
     plain = _call_plainly(root_call)
     if why := effects.found(plain.result) or _unfit(root_call, plain.result):
         return SharingCheck(plain.result, why_not=why, is_final=True)
-    draws = plain.before.drew(plain.after)
+    draws = not torch.equal(plain.before.generator, plain.after.generator)
     try:
         with redirect_stdout(io.StringIO()):  # a model that prints has done so
             is_proved = _prove(root_call, plain, start)
@@ -95,8 +97,7 @@ def examine(root_call: RootCall, start: Start) -> SharingCheck:
 
 def messages_bytes(root_call: RootCall, result: Any = ()) -> int:
     """Return the bytes to reserve for the messages of a call, given what it returns."""
-    tensors = tensors_in((root_call.args, root_call.kwargs, result))
-    return _SPARE_BYTES + 2 * room_bytes(tensors)
+    return _SPARE_BYTES + 2 * room_bytes([*root_call.tensors, *tensors_in(result)])
 
 
 def _call_plainly(root_call: RootCall) -> _PlainCall:
@@ -126,7 +127,7 @@ def _prove(root_call: RootCall, plain: _PlainCall, start: Start) -> bool:
         module = copy.deepcopy(root_call.module, _kept(root_call.module)).double()
         args, kwargs = with_tensors((root_call.args, root_call.kwargs), wider)
         twin = root_call._replace(
-            module=module, args=args, kwargs=kwargs,
+            module=module, args=args, kwargs=kwargs, tensors=tensors_in((args, kwargs)),
             call=lambda args, kwargs: module(*args, **kwargs),
             surroundings=root_call.surroundings._replace(autocast=None),
         )  # fmt: skip
@@ -162,6 +163,8 @@ def _compare(
     Raises:
         _DiffersError: they differ by more than rounding.
     """
+    import torch
+
     outputs = tensors_in(plain.result)
     plain.before.restore()
     served = start(root_call, messages_bytes(root_call, plain.result))
@@ -170,7 +173,7 @@ def _compare(
     pairs = zip(outputs, found.tensors, strict=True)
     joins = tuple(find_join(output, each, found.spans, tolerance) for output, each in pairs)
     ours = found.joined(joins)
-    if plain.after.drew(Snapshot(root_call.module)):
+    if not torch.equal(torch.get_rng_state(), plain.after.generator):
         raise _DiffersError("it draws random numbers that cannot be drawn in parts")
     if not plain.after.is_near(tolerance):
         raise _DiffersError("its buffers differ from those of one process")
@@ -197,7 +200,7 @@ def _numbers(root_call: RootCall, value: Any) -> list[Any]:
     requiring = [output for output in outputs if output.requires_grad]
     if not requiring:
         return plain
-    tensors = (*root_call.module.parameters(), *tensors_in((root_call.args, root_call.kwargs)))
+    tensors = (*root_call.module.parameters(), *root_call.tensors)
     generator = torch.Generator().manual_seed(0)
     given = [
         torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -84,9 +85,7 @@ class Region:
         """Return the memory at a place as a tensor."""
         import torch
 
-        count = 1
-        for size in place.shape:
-            count *= size
+        count = prod(place.shape)
         if not count:
             return torch.empty(place.shape, dtype=place.dtype)
         flat = torch.frombuffer(

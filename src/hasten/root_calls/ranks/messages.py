@@ -39,6 +39,7 @@ class RootCall(NamedTuple):
         call: makes its call in this process.
         args: positional arguments.
         kwargs: the others.
+        tensors: those in both.
         size: samples in the batch.
         surroundings: what else the call depends on.
     """
@@ -47,6 +48,7 @@ class RootCall(NamedTuple):
     call: Callable[[Any, Any], Any]
     args: Any
     kwargs: Any
+    tensors: list[Any]
     size: int
     surroundings: Surroundings
 

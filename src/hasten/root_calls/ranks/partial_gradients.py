@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
-from types import CodeType
+from typing import TYPE_CHECKING
 
-from hasten.root_calls.own_code import own_code
+from hasten.root_calls.own_code import find_word
+
+if TYPE_CHECKING:
+    from types import CodeType
 
 _KEYWORD = "inputs"
 
@@ -17,10 +19,7 @@ def partial_gradients() -> str:
 
     Its code is read once, whether it has run or not. Empty where it has none of these.
     """
-    for code in own_code():
-        if word := _asks(code):
-            return f"{os.path.basename(code.co_filename)} has {word} in {code.co_name}"
-    return ""
+    return find_word(_asks)
 
 
 def _asks(code: CodeType) -> str:
@@ -32,5 +31,4 @@ def _asks(code: CodeType) -> str:
     tuples = [constant for constant in code.co_consts if isinstance(constant, tuple)]
     if "backward" in names and any(_KEYWORD in constant for constant in tuples):
         return f"backward({_KEYWORD}=...)"
-    inner = (part for part in code.co_consts if isinstance(part, CodeType))
-    return next(filter(None, map(_asks, inner)), "")
+    return ""

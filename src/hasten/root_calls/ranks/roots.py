@@ -137,17 +137,18 @@ class Ranks:
             return call(args, kwargs)
         self._look(root, module)
         key = None if root.is_loss or root.why_not else signature((args, kwargs))
-        size = 0 if key is None else batch_size((args, kwargs))
+        tensors = [] if key is None else tensors_in((args, kwargs))
+        size = batch_size(tensors)
         if size < self._rank_count:
             self._excuse(root)
             return call(args, kwargs)
-        root_call = RootCall(module, call, args, kwargs, size, self._surroundings())
+        root_call = RootCall(module, call, args, kwargs, tensors, size, self._surroundings())
         return self._share_out(root, root_call, key)
 
     def _share_out(self, root: _Root, root_call: RootCall, key: Any) -> Any:
         """Make a call in several processes, unless its kind is known to be another in parts."""
         self._refresh(root)
-        tensors = tensors_in((root_call.args, root_call.kwargs))
+        tensors = root_call.tensors
         cuts = tuple(tensor.dim() > 0 and len(tensor) == root_call.size for tensor in tensors)
         rest = cuts, root_call.surroundings, root.training(root_call.module)
         loose, exact = (loosen(key), tuple(signs(key)), *rest), (key, *rest)

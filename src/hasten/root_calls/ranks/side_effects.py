@@ -21,7 +21,7 @@ class SideEffects:
 
     def __init__(self, root_call: RootCall) -> None:
         self._module = root_call.module
-        self._inputs = tensors_in((root_call.args, root_call.kwargs))
+        self._inputs = root_call.tensors
         self._held = HeldState(self._module)
         self._buffers = {id(buffer) for buffer in self._module.buffers()}
         self._generators = states()
