@@ -1,4 +1,6 @@
+import contextlib
 import os
+import pty
 import sys
 import threading
 from pathlib import Path
@@ -41,10 +43,47 @@ def test_tells_when_it_was_we_who_ended_it(begin) -> None:
     assert process.exit == Exit(None, 9)
 
 
-def test_the_pid_is_that_of_the_user_s_process_in_a_session_of_its_own(begin) -> None:
-    process = begin("import os; print(os.getpid(), os.getsid(0), os.getpgid(0))")
+IN_A_TERMINAL = """
+import os, sys
+from pathlib import Path
+from hasten.trials.process import Isolation, Process
+os.close(os.open("/dev/tty", os.O_RDWR))
+argv = [sys.executable, "-c", "import os; os.open('/dev/tty', os.O_RDWR)"]
+process = Process.start(
+    argv, env=os.environ, cwd="/", scratch=Path(sys.argv[1]), isolation=Isolation(sys.argv[2])
+)
+process.wait(30)
+Path(sys.argv[3]).write_text(process.errors())
+process.kill()
+"""
+
+
+def test_the_pid_is_that_of_the_user_s_process_in_a_group_of_its_own(begin) -> None:
+    process = begin("import os; print(os.getpid(), os.getpgid(0))")
     process.wait(30)
-    assert process.output().split() == [str(process.pid)] * 3
+    assert process.output().split() == [str(process.pid)] * 2
+
+
+def test_a_trial_shares_our_session_and_so_our_part_of_the_cpus(begin) -> None:
+    process = begin("import os; print(os.getsid(0))")
+    process.wait(30)
+    assert process.output().split() == [str(os.getsid(0))]
+
+
+@EVERY
+def test_a_trial_cannot_ask_the_user_at_the_terminal(tmp_path, isolation) -> None:
+    scratch, told = tmp_path / "scratch", tmp_path / "told"
+    scratch.mkdir()
+    pid, terminal = pty.fork()
+    if pid == 0:
+        argv = [sys.executable, "-c", IN_A_TERMINAL, str(scratch), isolation.value, str(told)]
+        os.execv(sys.executable, argv)
+    with contextlib.suppress(OSError):  # how a terminal says that nobody writes to it any more
+        while os.read(terminal, 4096):
+            pass
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert "No such device or address: '/dev/tty'" in told.read_text()
 
 
 def test_standard_input_is_empty_and_no_descriptor_leaks(begin) -> None:

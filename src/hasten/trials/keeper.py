@@ -28,7 +28,7 @@ def keep(spec: dict[str, Any], apart: bool, pipes: tuple[int, int, int]) -> None
     told_end, ended_end, alive = pipes
     told: dict[str, Any] = {"notes": []}
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         proc = _open_proc()
         told["notes"] = _isolate(spec, apart)
         told["keeper"] = _pid_in(proc)
@@ -72,7 +72,7 @@ def _become(
 ) -> None:
     """Turn the forked child into the user's command; never returns."""
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         _set_oom_score()
         told["notes"] += _confine(spec, keeper is None)
         told["pid"] = _pid_in(proc)

@@ -430,7 +430,7 @@ def start_guard() -> tuple[subprocess.Popen[bytes], Output, int]:
             stdout=subprocess.PIPE,
             stderr=err_write,
             pass_fds=(out_write,),
-            start_new_session=True,  # Ctrl-C in the terminal is for the parent to judge
+            process_group=0,  # Ctrl-C in the terminal is for the parent to judge
         )
     except BaseException:
         os.close(out_read)

@@ -54,6 +54,7 @@ class _Trial(NamedTuple):
 
 def main() -> None:
     """Run one trial from the first line of standard input to the last process."""
+    process_tree.leave_terminal()
     commands, reports = os.dup(0), os.dup(1)
     spec: dict[str, Any] = json.loads(sys.stdin.buffer.readline() or sys.exit(1))
     wake = wake_on_signals()

@@ -6,8 +6,10 @@ The guard and the keeper are subreapers, so a double fork hides nothing from the
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
+import termios
 import time
 
 _PDEATHSIG, _SUBREAPER = 1, 36
@@ -130,6 +132,23 @@ def pid_within(pid: int) -> int:
             return int(next(x.split()[-1] for x in lines if x.startswith("NSpid:")))
     except (OSError, StopIteration):
         return pid
+
+
+def leave_terminal() -> None:
+    """Give up the terminal: nothing started from here can ask the user or write to the screen.
+
+    A session of its own would do that too, and would change what is measured: where the kernel
+    shares the CPUs among sessions (`sched_autogroup_enabled`, sched(7)), a trial beside a busy
+    process would run many times faster or slower than the same script in the user's shell.
+    """
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return  # there is none
+    try:
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+    finally:
+        os.close(terminal)
 
 
 def become_subreaper() -> None:
