@@ -253,8 +253,8 @@ class Lever(Generic[S]):
         start_ratio: how long it compiles, as a multiple of the script's own start: the estimate
             for its first trial.
         cures: findings whose share of a step it may take away.
-        shares_cpus: its gain depends on how many CPUs other processes leave to the script, so a
-            setting that wins beside them may lose without them.
+        shares_cpus: whether the gain of a setting depends on how many CPUs other processes leave to
+            the script, so that it may win beside them and lose without them.
         steadies: it removes a state that some launches end up in by chance. One race cannot show
             what that is worth, so it stays in a plan that it does not slow down.
         warms_cache: under it, the first pass over the data does more work than later ones.
@@ -289,7 +289,7 @@ class Lever(Generic[S]):
     patience_s: float = 0.0
     start_ratio: float = 0.0
     cures: frozenset[str] = frozenset()
-    shares_cpus: bool = False
+    shares_cpus: Callable[[S], bool] = lambda setting: False
     steadies: bool = False
     warms_cache: bool = False
     cycle_count: Callable[[S], int] = lambda setting: 1

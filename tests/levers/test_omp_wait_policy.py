@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hasten.lever import ScriptContext
+from hasten.lever import ScriptContext, provided
 from hasten.levers import omp_wait_policy
 from hasten.levers.omp_wait_policy import LEVER
-from hasten.records import ModelTraits, Pressure, Runtime
+from hasten.records import ModelTraits, Plan, Pressure, Runtime, Torch
 from hasten.testing import LAPTOP, SERVER, fed
 
 
@@ -24,7 +24,8 @@ def context(machine=LAPTOP, threads=None, worker_count=0, openmp_variables=""):
 
 
 def test_tries_both_where_the_cores_are_the_jobs_own() -> None:
-    assert LEVER.settings(context(threads=4)) == ("active", "passive")
+    assert LEVER.settings(context(on("libgomp"), threads=4)) == ("active", "short")
+    assert LEVER.settings(context(on("libiomp5"), threads=4)) == ("active", "passive")
     assert not LEVER.promising(context(threads=4))
 
 
@@ -38,7 +39,23 @@ def test_tries_both_where_the_cores_are_the_jobs_own() -> None:
     ids=["quota", "workers", "neighbours"],
 )
 def test_tries_to_sleep_alone_where_others_need_the_cores(shared) -> None:
-    assert LEVER.settings(shared) == ("passive",)
+    torch = shared.machine.torch or Torch(version="2.9")
+    for runtime, setting in (("libgomp", "short"), ("libomp", "passive")):
+        runtimes = (Runtime(kind="openmp", name=runtime, path="/x"),)
+        machine = replace(shared.machine, torch=replace(torch, runtimes=runtimes))
+        assert LEVER.settings(replace(shared, machine=machine)) == (setting,)
+
+
+def test_a_preloaded_runtime_takes_the_place_of_libgomp() -> None:
+    found = context(on("libgomp"), threads=4)
+    traits = replace(found.traits, preloaded=("iomp5",))
+    assert LEVER.settings(replace(found, traits=traits)) == ("active", "passive")
+
+
+def test_one_thread_waits_for_nobody() -> None:
+    alone = provided(Plan().with_lever("intra_op_threads", 1), fed())
+    assert LEVER.redundant_with("short", alone)
+    assert not LEVER.redundant_with("short", provided(Plan(), fed()))
 
 
 def test_beside_an_accelerator_no_thread_of_the_cpu_is_waited_for() -> None:
@@ -133,6 +150,15 @@ def test_says_who_decides_where_it_is_not_the_lever(monkeypatch) -> None:
         LEVER.apply(None, "passive")
 
 
+def test_a_count_of_spins_overrules_a_policy(monkeypatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    with pytest.raises(Exception, match="OMP_WAIT_POLICY=passive decides how OpenMP waits"):
+        LEVER.apply(None, "short")
+    for key, value in LEVER.env({}, "short").items():
+        monkeypatch.setenv(key, value)
+    LEVER.apply(None, "short")()
+
+
 def _runtime() -> Path | None:
     spec = find_spec("torch")
     home = Path(spec.origin).parent if spec and spec.origin else Path()
@@ -142,12 +168,15 @@ def _runtime() -> Path | None:
 
 @pytest.mark.child
 @pytest.mark.skipif(_runtime() is None, reason="this torch brings no libgomp")
-@pytest.mark.parametrize(("setting", "spins"), [("passive", "'0'"), ("active", "'30000000000'")])
+@pytest.mark.parametrize(
+    ("setting", "spins"), [("passive", "'0'"), ("active", "'30000000000'"), ("short", "'1000'")]
+)
 def test_the_runtime_reads_it(setting, spins) -> None:
     env = LEVER.env({"OMP_DISPLAY_ENV": "VERBOSE"}, setting)
     done = subprocess.run(
         [sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(_runtime())!r})"],
         env=dict(env), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert f"OMP_WAIT_POLICY = '{setting.upper()}'" in done.stderr
+    policy = "PASSIVE" if setting == "short" else setting.upper()  # libgomp's own word for unset
+    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
     assert f"GOMP_SPINCOUNT = {spins}" in done.stderr

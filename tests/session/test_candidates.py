@@ -12,12 +12,13 @@ from hasten.records import (
     OptimizerTraits,
     PrecisionTraits,
     ProductSpeed,
+    Runtime,
     Traits,
 )
 from hasten.search import SearchStarted
 from hasten.session import Options
 from hasten.session.candidates import find_candidates
-from hasten.testing import SERVER, fed, sample_profile
+from hasten.testing import LAPTOP, SERVER, fed, sample_profile
 
 ON_CPU = ModelTraits(dtype="float32", device="cpu")
 
@@ -94,6 +95,19 @@ def offered_beside(*findings, begun=None, **permits):
     return {candidate.lever for candidate in candidates}, {row.lever: row.why for row in rows}
 
 
+def settings_beside(*findings, runtime="libgomp"):
+    runtimes = (Runtime(kind="openmp", name=runtime, path="/x"),)
+    context = ScriptContext(
+        machine=replace(LAPTOP, torch=replace(LAPTOP.torch, runtimes=runtimes)),
+        baseline=sample_profile(), traits=Traits(thread_count=4),
+    )  # fmt: skip
+    candidates, _ = find_candidates(
+        context, Options(), least_ratio=0.02, begun=SearchStarted(),
+        diagnosis=Diagnosis(findings=findings),
+    )  # fmt: skip
+    return next((c.settings for c in candidates if c.lever == "omp_wait_policy"), ())
+
+
 OTHERS = finding("contended-machine", 0.3)
 
 
@@ -101,8 +115,14 @@ def test_beside_other_processes_nothing_is_tried_that_wins_by_giving_up_cpus() -
     assert "intra_op_threads" in offered_beside()[0]
     offered, why = offered_beside(OTHERS)
     assert "malloc_retention" in offered
-    assert not {"intra_op_threads", "omp_wait_policy", "thread_binding"} & offered
+    assert not {"intra_op_threads", "ranks", "thread_binding"} & offered
     assert why["intra_op_threads"].startswith("other processes keep CPUs busy")
+
+
+def test_beside_other_processes_the_settings_that_last_are_left() -> None:
+    assert settings_beside() == ("active", "short")
+    assert settings_beside(OTHERS) == ("short",)
+    assert settings_beside(OTHERS, runtime="libomp") == ()
 
 
 def test_what_a_finding_or_the_user_names_is_tried_beside_others_too() -> None:

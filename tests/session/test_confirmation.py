@@ -231,7 +231,7 @@ def test_a_hurried_tuning_races_the_script_against_itself_three_times(quickly, p
     with TrialRunner(
         WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_trial=script.trial
     ) as runner:
-        runner.steps(NOTHING, 4)  # too few to be neighbours of one another
+        runner.steps(NOTHING, 3)  # too few to be neighbours of one another
         races = Races(runner, session.Options(budget_s=60.0), view, clock=script.clock)
         races.measure_noise(quickly=quickly)
     assert [len(one.pairs) for one in view.rounds] == [pair_count]

@@ -71,13 +71,13 @@ def test_a_trial_shares_our_session_and_so_our_part_of_the_cpus(begin) -> None:
 
 
 @EVERY
-def test_a_trial_cannot_ask_the_user_at_the_terminal(tmp_path, isolation) -> None:
+def test_a_trial_cannot_ask_the_user_at_the_terminal(tmp_path, trials, isolation) -> None:
     scratch, told = tmp_path / "scratch", tmp_path / "told"
     scratch.mkdir()
     pid, terminal = pty.fork()
     if pid == 0:
         argv = [sys.executable, "-c", IN_A_TERMINAL, str(scratch), isolation.value, str(told)]
-        os.execv(sys.executable, argv)
+        os.execve(sys.executable, argv, {**os.environ, "PYTHONPATH": str(trials.src)})
     with contextlib.suppress(OSError):  # how a terminal says that nobody writes to it any more
         while os.read(terminal, 4096):
             pass

@@ -10,6 +10,7 @@ Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inf
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hasten.lever import COMPUTE_AND_DATA, Lever, PairProbe, at_least
@@ -95,7 +96,7 @@ LEVER = Lever(
     validate=at_least(1),
     settings=settings,
     gain_ratio=8.0,
-    shares_cpus=True,
+    shares_cpus=lambda _: True,
     why_not=why_not,
     snippet=lambda count: f"torch.set_num_threads({count})",
     promising=promising,
@@ -103,6 +104,7 @@ LEVER = Lever(
     redundant_with=lambda _, traits: (
         "the cores are divided among the helpers' threads" if traits.helper_count else ""
     ),
+    provides=lambda count, traits: replace(traits, thread_count=count),
     settle_count=1,
     cures=frozenset({"oversubscribed-threads", "small-ops-threads"}),
     probe=PairProbe(fact="threads", setting=other_count),

@@ -1,9 +1,12 @@
-"""omp_wait_policy: whether OpenMP threads spin or sleep between two operations.
+"""omp_wait_policy: how long OpenMP threads spin between two operations before they sleep.
 
-Helps: passive where others need the cores: loader workers, a CPU quota (the runtime looks at the
-    affinity mask alone, and spinning uses up the quota), busy neighbours. Active where nobody
-    does, and Python takes longer between operations than the runtime spins by default.
-Hurts: passive pays a wake-up for every operation; active keeps every core busy all the time.
+Helps: short where others need the cores: loader workers, a CPU quota (the runtime looks at the
+    affinity mask alone, and spinning uses up the quota), busy neighbours. A thread whose core is
+    taken holds up the others, and where they spin for it, the kernel sees no reason to hurry.
+    Active where nobody needs them, and Python takes longer between operations than the runtime
+    spins by default. Passive is for runtimes that do not know how to spin for a short time.
+Hurts: short costs a wake-up after each longer wait, passive after each operation; active keeps
+    every core busy all the time.
 Maths: exact. The same threads compute the same parts.
 Source: https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
 """
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 _VARIABLES = {
     "passive": {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"},
     "active": {"OMP_WAIT_POLICY": "active", "KMP_BLOCKTIME": "infinite"},
+    "short": {"GOMP_SPINCOUNT": "1000"},  # libgomp's own where it knows that cores are shared
 }
 _DECIDING = {
     "libgomp": ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"),
@@ -37,6 +41,7 @@ _DECIDING = {
 _RUNTIME = re.compile(r"/(libgomp|libiomp5|libomp)[.-]")
 _MAPS = Path("/proc/self/maps")
 _BUSY_RATIO = 0.10
+_ALONE = "torch uses 1 thread: none waits for another"
 
 
 def _deciding(runtimes: Iterable[str]) -> list[str]:
@@ -45,13 +50,22 @@ def _deciding(runtimes: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for names in known for name in names))
 
 
+def _runtimes(context: ScriptContext) -> list[str]:
+    """Return the OpenMP and BLAS libraries that the script loads, as far as they are known."""
+    found = [one.name for one in context.machine.torch.runtimes] if context.machine.torch else []
+    return [*found, "libiomp5"] if "iomp5" in context.traits.preloaded else found
+
+
 def _own(context: ScriptContext) -> list[str]:
     """Return the variables with which somebody has set a policy already."""
     found = context.traits.openmp_variables
-    runtimes = [one.name for one in context.machine.torch.runtimes] if context.machine.torch else []
-    if "iomp5" in context.traits.preloaded:
-        runtimes.append("libiomp5")
-    return [name for name in _deciding(runtimes) if name in found]
+    return [name for name in _deciding(_runtimes(context)) if name in found]
+
+
+def _sleeping(context: ScriptContext) -> str:
+    """Return the policy under which threads soon sleep, which depends on the runtime."""
+    known = [name for name in _runtimes(context) if name in _DECIDING]
+    return "short" if known == ["libgomp"] else "passive"
 
 
 def _lacks_openmp(context: ScriptContext) -> bool:
@@ -73,12 +87,13 @@ def _shares_cores(context: ScriptContext) -> bool:
 
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
-    """Return passive where the cores are shared; else active, then passive."""
+    """Return the policy that soon sleeps; where the cores are not shared, after active."""
     if context.traits.thread_count in (None, 1) or context.off_cpu():
         return ()
     if _own(context) or _lacks_openmp(context):
         return ()
-    return ("passive",) if _shares_cores(context) else ("active", "passive")
+    sleeping = _sleeping(context)
+    return (sleeping,) if _shares_cores(context) else ("active", sleeping)
 
 
 def why_not(context: ScriptContext) -> str:
@@ -86,7 +101,7 @@ def why_not(context: ScriptContext) -> str:
     if context.traits.thread_count is None:
         return "the threads of the script are not known"
     if context.traits.thread_count == 1:
-        return "torch uses 1 thread: none waits for another"
+        return _ALONE
     if off_cpu := context.off_cpu():
         return off_cpu
     if own := _own(context):
@@ -122,6 +137,9 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
     Raises:
         PlanError: the environment or the script has set another one.
     """
+    spins = _VARIABLES["short"]["GOMP_SPINCOUNT"]
+    if setting == "short" and os.environ.get("GOMP_SPINCOUNT") == spins:
+        return lambda: None  # it overrules a policy, such as that of the runs of a proof
     policy = os.environ.get("OMP_WAIT_POLICY", setting)
     chosen = {**_VARIABLES[setting], "OMP_WAIT_POLICY": policy}
     found = {name: os.environ.get(name) for name in _deciding(_loaded())}
@@ -143,7 +161,7 @@ LEVER = Lever(
     validate=one_of(*_VARIABLES),
     settings=settings,
     gain_ratio=3.0,
-    shares_cpus=True,
+    shares_cpus=lambda setting: setting != "short",
     why_not=why_not,
     snippet=lambda setting: (
         " ".join(
@@ -152,6 +170,8 @@ LEVER = Lever(
         + "  # in the shell"
     ),
     promising=promising,
+    redundant_with=lambda _, traits: _ALONE if traits.thread_count == 1 else "",
+    cures=frozenset({"contended-machine"}),
     env=env,
     apply=apply,
 )

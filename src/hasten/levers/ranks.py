@@ -113,7 +113,7 @@ LEVER = Lever(
     validate=validate,
     settings=settings,
     gain_ratio=4.0,
-    shares_cpus=True,
+    shares_cpus=lambda _: True,
     why_not=why_not,
     snippet=lambda setting: (
         "torch.distributed.init_process_group('gloo')  # under torchrun, with a\n"

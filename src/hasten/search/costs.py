@@ -18,7 +18,8 @@ CONFIRM_ROUNDS, CONFIRM_TRIAL_COUNT, CONFIRM_LEAST_COUNT = 2, 2, 10
 CONFIRM_LEAST_S = 3.0
 GLANCE_COUNT, PROBE_COUNT, PROBE_S = 2, 8, 4.0
 LOOK_S = 2.0
-WATCH_LEAST_COUNT, WATCH_MOST_COUNT, WATCH_S = 8, 400, 6.0
+LOOK_LEAST_COUNT, LOOK_SLOW_COUNT, LOOK_SLOW_S = 8, 4, 12.0
+WATCH_MOST_COUNT, WATCH_S = 400, 6.0
 _HASHED_RATIO = 1.25  # a recorded run hashes every step
 _SPARE_RATIO = 1.1  # one start may be slower than those before
 _ROUGHLY_RATIO = 1.1  # of an estimate that was made before the profile
@@ -38,16 +39,25 @@ def probe_count(step_s: float, *, cycle_count: int = 1) -> int:
     return 0 if slow and cycle_count == 1 else max(PROBE_COUNT, cycle_count)
 
 
+def least_look_count(step_s: float) -> int:
+    """Return the fewest steps that are watched: eight, or four where these take long.
+
+    >>> least_look_count(1.5), least_look_count(1.6)
+    (8, 4)
+    """
+    return LOOK_LEAST_COUNT if LOOK_LEAST_COUNT * step_s <= LOOK_SLOW_S else LOOK_SLOW_COUNT
+
+
 def watch_count(step_s: float, *, cycle_count: int = 1, pass_count: int = 0) -> int:
     """Return the steps of a profile: six seconds of them, at most 400 or two passes.
 
     >>> watch_count(0.01), watch_count(0.3), watch_count(2.0)
-    (400, 20, 8)
+    (400, 20, 4)
     >>> watch_count(0.002, pass_count=500), watch_count(0.01, pass_count=5000)
     (1000, 600)
     """
     most = max(WATCH_MOST_COUNT, 2 * pass_count)
-    return max(WATCH_LEAST_COUNT, cycle_count, min(most, _count(WATCH_S, step_s)))
+    return max(least_look_count(step_s), cycle_count, min(most, _count(WATCH_S, step_s)))
 
 
 def _count(seconds: float, step_s: float) -> int:
@@ -108,7 +118,7 @@ class Costs:
         ...     step_s=2.0, launch_s=11.0, launches_s=14.0, pair_s=4.0, records_start_s=4.0,
         ...     recorded_count=32, wave_count=1,
         ... ).observe_s
-        24.0
+        16.0
         """
         probe = probe_count(self.step_s, cycle_count=self.cycle_count)
         watch = watch_count(self.step_s, cycle_count=self.cycle_count, pass_count=self.pass_count)

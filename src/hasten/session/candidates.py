@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import search
 from hasten.lever import discover, provided
-from hasten.records import Diagnosis, Effect, LeverReport, Outcome
+from hasten.records import CONTENDED, Diagnosis, Effect, LeverReport, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,9 +43,9 @@ def find_candidates(
         why = _left_out(name, options)
         settings = () if why else begun.settings.get(name) or lever.settings(context)
         why = why or (_forbidden(lever.effect, options) if settings else lever.why_not(context))
-        asked = {*begun.settings, *named, *options.only}
-        if lever.shares_cpus and diagnosis.is_contended and name not in asked:
-            why = why or _BESIDE_OTHERS
+        if diagnosis.is_contended and name not in {*begun.settings, *options.only}:
+            settings = _lasting(lever, settings, is_named=name in named)
+            why = why or ("" if settings else _BESIDE_OTHERS)
         if why:
             rows.append(
                 LeverReport(
@@ -78,6 +78,18 @@ def find_candidates(
         found, context.baseline, least_ratio=least_ratio, begun=frozenset(begun.settings)
     )
     return kept, (*rows, *skipped)
+
+
+def _lasting(
+    lever: Lever[Any], settings: tuple[Setting, ...], *, is_named: bool
+) -> tuple[Setting, ...]:
+    """Return the settings whose gain does not go when other processes do.
+
+    Where there are none, and a finding names the lever on other grounds, these are all.
+    """
+    lasting = tuple(one for one in settings if not lever.shares_cpus(one))
+    has_grounds = is_named and CONTENDED not in lever.cures
+    return lasting or (settings if has_grounds else ())
 
 
 def _named(findings: Sequence[Finding]) -> Mapping[str, float]:

@@ -43,9 +43,9 @@ _CONFIRM_WANTED_S = 30.0
 _CONFIRM_MOST_ROUNDS, _LATE_RATIO = 6, 1.2
 _REDRAWN_GROWTH = 1.1  # an interval of many pairs takes milliseconds
 _CALM_SHARE = 0.2  # the share of a step that is never blamed on page faults
-_RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 8, 16, 8.0
+_RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 6, 16, 8.0
 _CONFIRM_MOST_COUNT = 24
-_NEIGHBOURS_LEAST_COUNT = 8
+_NEIGHBOURS_LEAST_COUNT = 4
 _PATIENT_SHARE = 0.5
 
 

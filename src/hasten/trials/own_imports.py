@@ -33,8 +33,8 @@ NEEDED = (
     "multiprocessing", "multiprocessing.connection", "multiprocessing.shared_memory", "operator",
     "os", "pathlib", "pickle", "pkgutil", "platform", "queue", "random", "re", "resource", "select",
     "selectors", "shlex", "shutil", "signal", "site", "socket", "stat", "statistics", "string",
-    "struct", "subprocess", "sys", "sysconfig", "tempfile", "textwrap", "threading", "time",
-    "traceback", "types", "typing", "uuid", "warnings", "weakref", "zlib",
+    "struct", "subprocess", "sys", "sysconfig", "tempfile", "termios", "textwrap", "threading",
+    "time", "traceback", "types", "typing", "uuid", "warnings", "weakref", "zlib",
 )  # fmt: skip
 """Every standard-library module that our code in the user's process ever imports."""
 
