@@ -21,9 +21,11 @@ from hasten.records import (
     Finding,
     Gate,
     Interval,
+    Outcome,
     Phase,
     Plan,
     Proof,
+    Reason,
     Scope,
     Traits,
     Tuning,
@@ -248,6 +250,23 @@ def test_a_child_that_hangs_later_is_ended_with_the_budget(tuned, hangs_at_s) ->
     assert seen.tuning.out_of_time
     assert state_of(seen.tuning) in (State.UNPROVED, State.PROVED)
     assert tuned.script.spent_s == 300.0
+
+
+@pytest.mark.parametrize("training_s", [None, 1e6])
+def test_what_compiles_stays_only_where_it_is_known_to_be_repaid(
+    tuned, monkeypatch, training_s
+) -> None:
+    compiled = replace(LEVERS["brisk"], start_ratio=0.1)
+    plant(monkeypatch, {**LEVERS, "brisk": compiled})
+    seen = tuned(
+        300.0, step_s=0.1, start_s=15.0, later_s=hangs_from(tuned, 80.0), training_s=training_s
+    )
+    (row,) = (row for row in seen.tuning.levers if row.lever == "brisk")
+    assert seen.tuning.plan.settings
+    assert ("brisk" in dict(seen.tuning.plan.settings)) is (training_s is not None)
+    assert (row.outcome, row.reason) == (
+        (Outcome.KEPT, None) if training_s else (Outcome.DROPPED, Reason.STARTS_LATE)
+    )
 
 
 def test_a_first_child_that_hangs_is_ended_with_the_budget(tuned) -> None:

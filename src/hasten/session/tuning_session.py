@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hasten.errors import HastenError, OutOfTime
-from hasten.lever import discover
-from hasten.records import Cost, Tuning
+from hasten.lever import discover, lookup
+from hasten.records import Cost, Outcome, Reason, Tuning
 from hasten.search.costs import refuse_too_short
 from hasten.session import setup
-from hasten.session.decisions import Decisions
+from hasten.session.decisions import Decisions, Lost
 from hasten.session.measured_costs import costs_of, first_costs
 from hasten.session.races import Races, confirmed_race
 from hasten.session.search_driver import SearchDriver
@@ -25,7 +25,7 @@ from hasten.units import times
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.records import Machine, Plan, Workload
+    from hasten.records import Machine, Plan, Proof, Workload
     from hasten.search.costs import Costs
     from hasten.session.options import Options, Watcher
     from hasten.session.watching import Watched
@@ -147,17 +147,30 @@ class TuningSession:
 
     def _stopped(self, *, interrupted: bool = False) -> Tuning:
         """Keep the best so far, and say what it lacks; the journal stays for the next time."""
-        settlement = self._settlement
         self._decisions.stopped(self._driver.rows(stopped=True))
-        plan = self._driver.best if settlement.surviving is None else settlement.surviving
-        lacks = "neither proved nor" if settlement.proved is None else "proved, but not"
+        plan, proof = self._unconfirmed()
+        lacks = "proved, but not" if proof.gates else "neither proved nor"
         on = "" if self._watched.journal.lost else " The same command goes on from here."
         why = "Interrupted" if interrupted else "The budget is spent"
         kept = f"the best so far is kept, {lacks} confirmed" if plan.settings else "no gain so far"
         self._decisions.notes.append(f"{why}: {kept}.{on}")
-        proof = settlement.proved or settlement.unproved(plan)
         seen = self._result(Answer(plan=plan, proof=proof, baseline=self._watched.baseline))
         return replace(seen, interrupted=interrupted, out_of_time=not interrupted)
+
+    def _unconfirmed(self) -> tuple[Plan, Proof]:
+        """Return the best plan so far and its proof, without levers that first compile.
+
+        Only a confirmation shows after how many steps that is repaid.
+        """
+        settlement = self._settlement
+        plan = self._driver.best if settlement.surviving is None else settlement.surviving
+        late = frozenset(lever.name for lever, _ in lookup(plan) if lever.start_ratio)
+        if not late or self._options.training_s is not None:  # then the races have weighed it
+            return plan, settlement.proved or settlement.unproved(plan)
+        lost = Lost(Reason.STARTS_LATE, "faster, but starts later, and nothing was confirmed")
+        self._decisions.lose(late, Outcome.DROPPED, lost)
+        plan = plan.only(frozenset(dict(plan.settings)) - late)
+        return plan, settlement.unproved(plan)
 
     def _costs(self, plan: Plan) -> Costs:
         """Return what the parts of this tuning take, with `plan` as the one that is proved."""
