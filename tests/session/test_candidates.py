@@ -95,7 +95,7 @@ def offered_beside(*findings, begun=None, **permits):
     return {candidate.lever for candidate in candidates}, {row.lever: row.why for row in rows}
 
 
-def settings_beside(*findings, runtime="libgomp"):
+def candidate_beside(*findings, runtime="libgomp"):
     runtimes = (Runtime(kind="openmp", name=runtime, path="/x"),)
     context = ScriptContext(
         machine=replace(LAPTOP, torch=replace(LAPTOP.torch, runtimes=runtimes)),
@@ -105,7 +105,7 @@ def settings_beside(*findings, runtime="libgomp"):
         context, Options(), least_ratio=0.02, begun=SearchStarted(),
         diagnosis=Diagnosis(findings=findings),
     )  # fmt: skip
-    return next((c.settings for c in candidates if c.lever == "omp_wait_policy"), ())
+    return next((c for c in candidates if c.lever == "omp_wait_policy"), None)
 
 
 OTHERS = finding("contended-machine", 0.3)
@@ -120,9 +120,15 @@ def test_beside_other_processes_nothing_is_tried_that_wins_by_giving_up_cpus() -
 
 
 def test_beside_other_processes_the_settings_that_last_are_left() -> None:
-    assert settings_beside() == ("active", "short")
-    assert settings_beside(OTHERS) == ("short",)
-    assert settings_beside(OTHERS, runtime="libomp") == ()
+    assert candidate_beside().settings == ("active", "short")
+    assert candidate_beside(OTHERS).settings == ("short",)
+    assert candidate_beside(OTHERS, runtime="libomp") is None
+
+
+def test_a_lever_against_contention_is_raced_among_the_promising() -> None:
+    assert not candidate_beside().bundled
+    assert candidate_beside(OTHERS).bundled
+    assert candidate_beside(OTHERS).named_ratio == 0.0  # a wait is no gain
 
 
 def test_what_a_finding_or_the_user_names_is_tried_beside_others_too() -> None:

@@ -44,16 +44,13 @@ def find_candidates(
         settings = () if why else begun.settings.get(name) or lever.settings(context)
         why = why or (_forbidden(lever.effect, options) if settings else lever.why_not(context))
         if diagnosis.is_contended and name not in {*begun.settings, *options.only}:
-            settings = _lasting(lever, settings, is_named=name in named)
+            lasting = tuple(one for one in settings if not lever.shares_cpus(one))
+            settings = lasting or (settings if name in named else ())
             why = why or ("" if settings else _BESIDE_OTHERS)
         if why:
             rows.append(
                 LeverReport(
-                    lever=name,
-                    setting=None,
-                    outcome=Outcome.SKIPPED,
-                    why=why,
-                    effect=lever.effect,
+                    lever=name, setting=None, outcome=Outcome.SKIPPED, why=why, effect=lever.effect
                 )
             )
             continue
@@ -65,7 +62,7 @@ def find_candidates(
                 gain_ratio=lever.gain_ratio,
                 scope=lever.scope,
                 effect=lever.effect,
-                bundled=lever.promising(context),
+                bundled=lever.promising(context) or _cures_contention(lever, diagnosis),
                 steadies=lever.steadies,
                 redundant_with=_redundant(lever, own_traits),
                 forecasts=_forecasts(lever, context, settings),
@@ -80,23 +77,18 @@ def find_candidates(
     return kept, (*rows, *skipped)
 
 
-def _lasting(
-    lever: Lever[Any], settings: tuple[Setting, ...], *, is_named: bool
-) -> tuple[Setting, ...]:
-    """Return the settings whose gain does not go when other processes do.
-
-    Where there are none, and a finding names the lever on other grounds, these are all.
-    """
-    lasting = tuple(one for one in settings if not lever.shares_cpus(one))
-    has_grounds = is_named and CONTENDED not in lever.cures
-    return lasting or (settings if has_grounds else ())
+def _cures_contention(lever: Lever[Any], diagnosis: Diagnosis) -> bool:
+    return diagnosis.is_contended and CONTENDED in lever.cures
 
 
 def _named(findings: Sequence[Finding]) -> Mapping[str, float]:
-    """Return for each lever the largest share of a step that a finding says it can take away."""
+    """Return for each lever the largest share of a step that a finding says it can take away.
+
+    How long the loop waits for others' CPUs does not say how much less that could be.
+    """
     told: dict[str, float] = {}
     for finding in findings:
-        if finding.share is None:
+        if finding.share is None or finding.name == CONTENDED:
             continue
         for name, lever in discover().items():
             if lever.may_cure(finding):
