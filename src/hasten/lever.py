@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hasten import levers
 from hasten.errors import PlanError, choice, shown
-from hasten.records import Assumption, Phase, Plan, Profile, Scope, Setting, Traits
+from hasten.records import CONTENDED, Assumption, Phase, Plan, Profile, Scope, Setting, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -411,6 +411,8 @@ def cure_of(finding: Finding, context: ScriptContext) -> str | None:
     """Return the lever that cures a finding of a script: the most exact, then the strongest."""
     levers = discover().values()
     found = [lever for lever in levers if lever.may_cure(finding) and lever.settings(context)]
+    if finding.name == CONTENDED:
+        found = [it for it in found if not all(map(it.shares_cpus, it.settings(context)))]
     best = min(found, key=lambda it: (it.effect.severity_index, -it.gain_ratio), default=None)
     return best.name if best else None
 

@@ -159,6 +159,14 @@ def test_a_count_of_spins_overrules_a_policy(monkeypatch) -> None:
     LEVER.apply(None, "short")()
 
 
+def test_a_runtime_that_counts_no_spins_is_said(monkeypatch, tmp_path) -> None:
+    (tmp_path / "maps").write_text("7f00-7f01 r-xp 00000000 00:00 1 /lib/libomp.so\n")
+    monkeypatch.setattr(omp_wait_policy, "_MAPS", tmp_path / "maps")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
+    with pytest.raises(Exception, match="libomp does not know GOMP_SPINCOUNT"):
+        LEVER.apply(None, "short")
+
+
 def _runtime() -> Path | None:
     spec = find_spec("torch")
     home = Path(spec.origin).parent if spec and spec.origin else Path()

@@ -265,7 +265,7 @@ def test_what_compiles_stays_only_where_it_is_known_to_be_repaid(
     assert seen.tuning.plan.settings
     assert ("brisk" in dict(seen.tuning.plan.settings)) is (training_s is not None)
     assert (row.outcome, row.reason) == (
-        (Outcome.KEPT, None) if training_s else (Outcome.DROPPED, Reason.STARTS_LATE)
+        (Outcome.KEPT, None) if training_s else (Outcome.DROPPED, Reason.NOT_RACED_AGAIN)
     )
 
 

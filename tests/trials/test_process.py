@@ -3,6 +3,7 @@ import os
 import pty
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,9 @@ def test_a_trial_shares_our_session_and_so_our_part_of_the_cpus(begin) -> None:
 def test_a_trial_cannot_ask_the_user_at_the_terminal(tmp_path, trials, isolation) -> None:
     scratch, told = tmp_path / "scratch", tmp_path / "told"
     scratch.mkdir()
-    pid, terminal = pty.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch has threads of its own
+        pid, terminal = pty.fork()
     if pid == 0:
         argv = [sys.executable, "-c", IN_A_TERMINAL, str(scratch), isolation.value, str(told)]
         os.execve(sys.executable, argv, {**os.environ, "PYTHONPATH": str(trials.src)})

@@ -1,12 +1,12 @@
 """omp_wait_policy: how long OpenMP threads spin between two operations before they sleep.
 
-Helps: short where others need the cores: loader workers, a CPU quota (the runtime looks at the
+Helps: `short` where others need the cores: loader workers, a CPU quota (the runtime looks at the
     affinity mask alone, and spinning uses up the quota), busy neighbours. A thread whose core is
     taken holds up the others, and where they spin for it, the kernel sees no reason to hurry.
-    Active where nobody needs them, and Python takes longer between operations than the runtime
-    spins by default. Passive is for runtimes that do not know how to spin for a short time.
-Hurts: short costs a wake-up after each longer wait, passive after each operation; active keeps
-    every core busy all the time.
+    `active` where nobody needs them, and Python takes longer between operations than the runtime
+    spins by default. `passive`, for runtimes other than libgomp, is as `short` without spinning.
+Hurts: `short` costs a wake-up after each longer wait, `passive` after each operation; `active`
+    keeps every core busy all the time.
 Maths: exact. The same threads compute the same parts.
 Source: https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
 """
@@ -137,12 +137,16 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
     Raises:
         PlanError: the environment or the script has set another one.
     """
-    spins = _VARIABLES["short"]["GOMP_SPINCOUNT"]
+    spins, loaded = _VARIABLES["short"]["GOMP_SPINCOUNT"], _loaded()
+    if setting == "short" and loaded and "libgomp" not in loaded:
+        raise PlanError(
+            f"{min(loaded)} does not know GOMP_SPINCOUNT.", remedy="Set omp_wait_policy=passive."
+        )
     if setting == "short" and os.environ.get("GOMP_SPINCOUNT") == spins:
         return lambda: None  # it overrules a policy, such as that of the runs of a proof
     policy = os.environ.get("OMP_WAIT_POLICY", setting)
     chosen = {**_VARIABLES[setting], "OMP_WAIT_POLICY": policy}
-    found = {name: os.environ.get(name) for name in _deciding(_loaded())}
+    found = {name: os.environ.get(name) for name in _deciding(loaded)}
     others = [name for name, value in found.items() if value and value != chosen.get(name)]
     if policy.lower() != setting or others:
         told = others[0] if others else f"OMP_WAIT_POLICY={policy}"

@@ -18,8 +18,8 @@ CONFIRM_ROUNDS, CONFIRM_TRIAL_COUNT, CONFIRM_LEAST_COUNT = 2, 2, 10
 CONFIRM_LEAST_S = 3.0
 GLANCE_COUNT, PROBE_COUNT, PROBE_S = 2, 8, 4.0
 LOOK_S = 2.0
-LOOK_LEAST_COUNT, LOOK_SLOW_COUNT, LOOK_SLOW_S = 8, 4, 12.0
-WATCH_MOST_COUNT, WATCH_S = 400, 6.0
+WATCH_LEAST_COUNT, WATCH_SLOW_COUNT, WATCH_MOST_COUNT = 8, 4, 400
+WATCH_S, WATCH_SLOW_S = 6.0, 12.0
 _HASHED_RATIO = 1.25  # a recorded run hashes every step
 _SPARE_RATIO = 1.1  # one start may be slower than those before
 _ROUGHLY_RATIO = 1.1  # of an estimate that was made before the profile
@@ -39,25 +39,20 @@ def probe_count(step_s: float, *, cycle_count: int = 1) -> int:
     return 0 if slow and cycle_count == 1 else max(PROBE_COUNT, cycle_count)
 
 
-def least_look_count(step_s: float) -> int:
-    """Return the fewest steps that are watched: eight, or four where these take long.
-
-    >>> least_look_count(1.5), least_look_count(1.6)
-    (8, 4)
-    """
-    return LOOK_LEAST_COUNT if LOOK_LEAST_COUNT * step_s <= LOOK_SLOW_S else LOOK_SLOW_COUNT
-
-
 def watch_count(step_s: float, *, cycle_count: int = 1, pass_count: int = 0) -> int:
     """Return the steps of a profile: six seconds of them, at most 400 or two passes.
 
-    >>> watch_count(0.01), watch_count(0.3), watch_count(2.0)
-    (400, 20, 4)
+    They are at least eight, or four where eight take more than 12 seconds.
+
+    >>> watch_count(0.01), watch_count(0.3), watch_count(1.5), watch_count(1.6)
+    (400, 20, 8, 4)
     >>> watch_count(0.002, pass_count=500), watch_count(0.01, pass_count=5000)
     (1000, 600)
     """
     most = max(WATCH_MOST_COUNT, 2 * pass_count)
-    return max(least_look_count(step_s), cycle_count, min(most, _count(WATCH_S, step_s)))
+    is_slow = WATCH_LEAST_COUNT * step_s > WATCH_SLOW_S
+    least = WATCH_SLOW_COUNT if is_slow else WATCH_LEAST_COUNT
+    return max(least, cycle_count, min(most, _count(WATCH_S, step_s)))
 
 
 def _count(seconds: float, step_s: float) -> int:

@@ -62,7 +62,8 @@ def find_candidates(
                 gain_ratio=lever.gain_ratio,
                 scope=lever.scope,
                 effect=lever.effect,
-                bundled=lever.promising(context) or _cures_contention(lever, diagnosis),
+                bundled=lever.promising(context)
+                or _cures_contention(lever, settings[0], diagnosis),
                 steadies=lever.steadies,
                 redundant_with=_redundant(lever, own_traits),
                 forecasts=_forecasts(lever, context, settings),
@@ -77,8 +78,9 @@ def find_candidates(
     return kept, (*rows, *skipped)
 
 
-def _cures_contention(lever: Lever[Any], diagnosis: Diagnosis) -> bool:
-    return diagnosis.is_contended and CONTENDED in lever.cures
+def _cures_contention(lever: Lever[Any], setting: Setting, diagnosis: Diagnosis) -> bool:
+    is_meant = diagnosis.is_contended and CONTENDED in lever.cures
+    return is_meant and not lever.shares_cpus(setting)
 
 
 def _named(findings: Sequence[Finding]) -> Mapping[str, float]:

@@ -10,7 +10,6 @@ from hasten import diagnose
 from hasten.errors import HastenError
 from hasten.lever import ScriptContext, cure_of
 from hasten.records import Diagnosis, HotLine, Place
-from hasten.search.costs import least_look_count
 from hasten.session.pair_probes import probe_levers
 from hasten.trials import probes
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from hasten.records import Finding, Machine, Plan, Profile
     from hasten.trials.runner import TrialRunner
 
-_MOST_COUNT = 200
+_LEAST_COUNT, _MOST_COUNT = 8, 200
 _PROBES_RATIO = 0.4  # of the time for looking, for pairs of steps under levers
 
 
@@ -42,14 +41,10 @@ def examine(
         plan: what the user set.
         seen: its profile.
         machine: this machine.
-        seconds: about how long to look, unless the fewest steps take longer.
+        seconds: about how long to look; at least eight steps.
         assumed: what the user granted, by name.
     """
-    count = max(
-        least_look_count(seen.step_s),
-        runner.pace.cycle_count,
-        int(seconds / max(1e-6, seen.step_s)),
-    )
+    count = max(_LEAST_COUNT, runner.pace.cycle_count, int(seconds / max(1e-6, seen.step_s)))
     try:
         steps, found = probes.examine(runner, plan, min(count, _MOST_COUNT))
         ranks_count = found.get("processors.local_ranks_count") or 1

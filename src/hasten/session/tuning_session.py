@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hasten.errors import HastenError, OutOfTime
-from hasten.lever import discover, lookup
+from hasten.lever import discover
 from hasten.records import Cost, Outcome, Reason, Tuning
 from hasten.search.costs import refuse_too_short
 from hasten.session import setup
@@ -18,6 +18,7 @@ from hasten.session.races import Races, confirmed_race
 from hasten.session.search_driver import SearchDriver
 from hasten.session.settlement import Answer, Settlement
 from hasten.session.watching import watch
+from hasten.trials.blocks import late_starters
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.deadline import Deadline
 from hasten.units import times
@@ -152,7 +153,7 @@ class TuningSession:
         lacks = "proved, but not" if proof.gates else "neither proved nor"
         on = "" if self._watched.journal.lost else " The same command goes on from here."
         why = "Interrupted" if interrupted else "The budget is spent"
-        kept = f"the best so far is kept, {lacks} confirmed" if plan.settings else "no gain so far"
+        kept = f"the best so far is kept, {lacks} confirmed" if plan.settings else "nothing is kept"
         self._decisions.notes.append(f"{why}: {kept}.{on}")
         seen = self._result(Answer(plan=plan, proof=proof, baseline=self._watched.baseline))
         return replace(seen, interrupted=interrupted, out_of_time=not interrupted)
@@ -164,10 +165,10 @@ class TuningSession:
         """
         settlement = self._settlement
         plan = self._driver.best if settlement.surviving is None else settlement.surviving
-        late = frozenset(lever.name for lever, _ in lookup(plan) if lever.start_ratio)
+        late = late_starters(plan)
         if not late or self._options.training_s is not None:  # then the races have weighed it
             return plan, settlement.proved or settlement.unproved(plan)
-        lost = Lost(Reason.STARTS_LATE, "faster, but starts later, and nothing was confirmed")
+        lost = Lost(Reason.NOT_RACED_AGAIN, "faster, but it starts later, and was not confirmed")
         self._decisions.lose(late, Outcome.DROPPED, lost)
         plan = plan.only(frozenset(dict(plan.settings)) - late)
         return plan, settlement.unproved(plan)

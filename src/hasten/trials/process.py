@@ -81,7 +81,7 @@ class Process:
     """The user's command, running as a trial.
 
     Attributes:
-        pid: the user's process, leader of its own session and process group.
+        pid: the user's process, leader of its own process group.
         exit: how it ended; None while it runs, as far as `wait` or `kill` have seen.
         notes: what the isolation could not do in full, one sentence each.
     """

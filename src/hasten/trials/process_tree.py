@@ -5,6 +5,7 @@ The guard and the keeper are subreapers, so a double fork hides nothing from the
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -141,14 +142,12 @@ def leave_terminal() -> None:
     shares the CPUs among sessions (`sched_autogroup_enabled`, sched(7)), a trial beside a busy
     process would run many times faster or slower than the same script in the user's shell.
     """
-    try:
+    with contextlib.suppress(OSError):  # there is none, or no more
         terminal = os.open("/dev/tty", os.O_RDWR)
-    except OSError:
-        return  # there is none
-    try:
-        fcntl.ioctl(terminal, termios.TIOCNOTTY)
-    finally:
-        os.close(terminal)
+        try:
+            fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        finally:
+            os.close(terminal)
 
 
 def become_subreaper() -> None:

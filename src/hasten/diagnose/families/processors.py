@@ -130,7 +130,8 @@ def _contended_machine(case: Case) -> Finding | None:
         message=f"Other processes keep {rivals.others_ratio:.1f} of "
         f"{counted(int(case.found['processors.cpus_count']), 'CPU')} busy: the loop waits for one "
         f"in {percent(share.mid_ratio)} of a step.",
-        remedy="Stop what else runs here, or give the job cores of its own.",
+        remedy="Stop what else runs here, give the job cores of its own, or let threads that wait "
+        "for others sleep sooner.",
     )
 
 
