@@ -2,12 +2,14 @@
 
 import importlib.util
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
 
 from hasten import session
 from hasten.compare import Confirmation
+from hasten.errors import OutOfTime
 from hasten.lever import Lever
 from hasten.records import (
     Effect,
@@ -22,6 +24,7 @@ from hasten.records import (
 )
 from hasten.session.races import Races, TooFewPairs, confirmed_race
 from hasten.testing import FakeScript, RecordingWatcher, plant, steady
+from hasten.trials.deadline import Deadline
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 
@@ -74,7 +77,7 @@ def confirmed(monkeypatch):
 
     def run(
         gain, *, applied=NOTHING, until_s=30.0, sd_ratio=0.01, seed=0, start_s=1.0, step_s=STEP_S,
-        launches_ratio=1.0, faults=lambda launch: 0.0, fault_s=None, late_s=0.0,
+        launches_ratio=1.0, faults=lambda launch: 0.0, fault_s=None, late_s=0.0, left_s=inf,
     ):  # fmt: skip
         def cost(plan):
             taken_s = step_s if "calm" not in dict(plan.settings) else 0.8 * step_s
@@ -86,10 +89,11 @@ def confirmed(monkeypatch):
         fast = (
             FASTER.settings if not applied.settings else applied.with_lever("brisk", True).settings
         )
-        view = Notebook()
+        view, ends_s = Notebook(), [inf]
 
         def begun(*args, **details):
-            view.children.append(script.trial(*args, **details))
+            deadline = Deadline(ends_s[0], clock=script.clock)
+            view.children.append(script.trial(*args, **details, deadline=deadline))
             return view.children[-1]
 
         with TrialRunner(
@@ -107,6 +111,7 @@ def confirmed(monkeypatch):
             view.children.clear()
             script.start_s += late_s
             before, begun_s = script.launch_count, script.spent_s
+            ends_s[0] = begun_s + left_s
             seen = races.confirm(FASTER, until_s=script.spent_s + until_s)
             return seen, view, script.launch_count - before, script.spent_s - begun_s
 
@@ -124,6 +129,16 @@ def test_each_round_of_a_confirmation_has_children_of_its_own(
     assert [child.plan for child in view.children] == (3 * turns)[: 2 * round_count]
     steps = [child.step_count for child in view.children]
     assert min(steps) > 0.8 * max(steps)  # each of them has taken its turns
+
+
+def test_a_round_that_the_deadline_cuts_off_does_not_undo_those_before(confirmed) -> None:
+    _, whole, _, whole_s = confirmed(lambda launch: 1.1, until_s=13.0)
+    seen, view, launch_count, _ = confirmed(lambda launch: 1.1, until_s=13.0, left_s=whole_s - 0.5)
+    assert len(view.rounds) == len(whole.rounds) - 1 == 2
+    assert launch_count == 6
+    assert seen.verdict is Verdict.WIN
+    with pytest.raises(OutOfTime):
+        confirmed(lambda launch: 1.1, until_s=13.0, left_s=0.5 * whole_s)
 
 
 def test_a_gain_that_one_launch_of_two_shows_is_not_confirmed(confirmed) -> None:
