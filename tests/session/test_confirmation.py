@@ -78,13 +78,19 @@ def confirmed(monkeypatch):
     def run(
         gain, *, applied=NOTHING, until_s=30.0, sd_ratio=0.01, seed=0, start_s=1.0, step_s=STEP_S,
         launches_ratio=1.0, faults=lambda launch: 0.0, fault_s=None, late_s=0.0, left_s=inf,
+        life_count=None,
     ):  # fmt: skip
         def cost(plan):
             taken_s = step_s if "calm" not in dict(plan.settings) else 0.8 * step_s
             return taken_s / (gain(script.launch_count) if plan.settings == fast else 1.0)
 
         script = FakeScript(
-            cost=cost, start_s=start_s, noise=steady(sd_ratio), seed=seed, faults=faults
+            cost=cost,
+            start_s=start_s,
+            noise=steady(sd_ratio),
+            seed=seed,
+            faults=faults,
+            life_count=life_count,
         )
         fast = (
             FASTER.settings if not applied.settings else applied.with_lever("brisk", True).settings
@@ -139,6 +145,17 @@ def test_a_round_that_the_deadline_cuts_off_does_not_undo_those_before(confirmed
     assert seen.verdict is Verdict.WIN
     with pytest.raises(OutOfTime):
         confirmed(lambda launch: 1.1, until_s=13.0, left_s=0.5 * whole_s)
+
+
+@pytest.mark.parametrize("life_count", [60, 120, 300])
+def test_a_script_that_soon_ends_is_confirmed_in_the_same_time(confirmed, life_count) -> None:
+    """Each new start of it takes as long as hundreds of its steps."""
+    seen, view, _, spent_s = confirmed(
+        lambda launch: 1.4, until_s=20.0, step_s=0.004, sd_ratio=0.3, life_count=life_count
+    )
+    assert len(view.rounds) >= 2
+    assert spent_s <= 25.0
+    assert seen.verdict is Verdict.WIN
 
 
 def test_a_gain_that_one_launch_of_two_shows_is_not_confirmed(confirmed) -> None:

@@ -336,7 +336,10 @@ class Races:
         pair_s, started_s = self._runner.pace.pair_s(own, other, apart=True), self._clock()
         if (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * pair_s <= seconds:
             measure([True, False])
-            pair_s = (self._clock() - started_s) / CONFIRM_TRIAL_COUNT
+            tried_s = (self._clock() - started_s) / CONFIRM_TRIAL_COUNT
+            # Two pairs do not show what it costs to start a short script again and again.
+            is_short = self._runner.pace.life_count is not None
+            pair_s = max(tried_s, pair_s) if is_short else tried_s
         left_s = max(0.0, seconds - (self._clock() - started_s))
         fitting_count = int(left_s / max(1e-6, pair_s))
         planned_count = compare.confirming_pairs(
