@@ -44,6 +44,13 @@ def test_says_why_there_is_nothing_to_try() -> None:
     assert "unknown" in LEVER.why_not(unknown)
 
 
+def test_items_that_draw_are_kept_only_up_to_a_draw_that_is_known() -> None:
+    drawing = replace(context(), traits=fed(draws=True))
+    assert LEVER.settings(drawing) == ()
+    assert "draw random numbers" in LEVER.why_not(drawing)
+    assert LEVER.settings(replace(drawing, traits=fed(draws=True, is_folder=True)))
+
+
 def test_belongs_into_the_first_bundle_only_where_the_loop_waits_for_data() -> None:
     assert LEVER.promising(context(data_ratio=0.5))
     assert not LEVER.promising(context(data_ratio=0.02))

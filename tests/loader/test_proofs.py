@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from hasten.loader.proofs import Proofs
+from hasten.records import LoaderTraits
 
 
 def loader():
@@ -49,3 +50,20 @@ def test_later_ones_are_judged_by_the_last_one_like_them(proofs, pass_count, rep
     assert proofs.repay(one, again) is repaid
     again.pass_count = 10  # none of them torch's: what a pass takes is known from before
     assert proofs.begin_life(loader()).expected_s == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_pictures_that_torchvision_decodes_are_told_from_others(tmp_path, is_folder) -> None:
+    from torchvision.datasets import ImageFolder
+
+    class Own(ImageFolder):
+        def __getitem__(self, index):
+            return super().__getitem__(index)
+
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.png").touch()
+    pictures = (ImageFolder if is_folder else Own)(tmp_path)
+    one, proofs = DataLoader(Subset(pictures, [0])), Proofs()
+    proofs.look(one)
+    traits = LoaderTraits(worker_count=0, is_map_style=True)
+    assert proofs.add(id(one.dataset), traits).is_folder is is_folder

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import ScriptContext, Training
+    from hasten.records import LoaderTraits
 
 _FORM = re.compile(r"(\d+)(MiB|GiB)(?::(.+))?")
 _UNIT_BYTES = {"MiB": 2**20, "GiB": 2**30}
@@ -45,10 +46,15 @@ def _spare_bytes(context: ScriptContext) -> int | None:
     return spare if memory.limit_bytes is None else min(spare, memory.limit_bytes // 4)
 
 
+def _draws(loader: LoaderTraits) -> bool:
+    """Return whether items draw random numbers, and nothing is known to precede the draws."""
+    return bool(loader.draws) and not loader.is_folder
+
+
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the budget that this machine can spare, as a power of two."""
     loader, spare = context.traits.loader, _spare_bytes(context)
-    if loader is None or not loader.is_map_style or unproven(context):
+    if loader is None or not loader.is_map_style or unproven(context) or _draws(loader):
         return ()
     if spare is None or spare < _LEAST_BYTES:
         return ()
@@ -66,6 +72,8 @@ def why_not(context: ScriptContext) -> str:
         return "an iterable dataset has no samples that could be asked for twice"
     if why := unproven(context):
         return why
+    if _draws(loader):
+        return "its items draw random numbers, and nobody can tell what precedes the draws"
     if _spare_bytes(context) is None:
         return "how much memory is left is unknown here"
     return "too little memory is left to keep samples in"

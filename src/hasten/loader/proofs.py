@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.cache.cached import base_of
+from hasten.loader.cache.recipes import is_folder
 from hasten.loader.indices import order_of
 from hasten.loader.proof.prove import prove
 from hasten.loader.proof.verdict import ASSUMPTION
@@ -108,6 +110,7 @@ class Proofs:
         self._known: dict[tuple[Any, ...], tuple[list[Any], LoaderProof]] = {}
         self._last: dict[int, LoaderProof] = {}
         self._batchable: set[int] = set()
+        self._folders: set[int] = set()
 
     def of(self, loader: Any) -> LoaderProof:
         """Return what is proven about a loader."""
@@ -165,6 +168,8 @@ class Proofs:
         self.of(loader)
         if not isinstance(batched_items.offer(loader), str):
             self._batchable.add(id(loader.dataset))
+        if is_folder(base_of(loader.dataset)):
+            self._folders.add(id(loader.dataset))
 
     def add(self, dataset: int, loader: LoaderTraits) -> LoaderTraits:
         """Return a loader's traits with what is proven about the dataset that feeds the loop.
@@ -178,5 +183,5 @@ class Proofs:
             return loader
         return replace(
             loader, is_pure=found.is_pure, is_unchanged=found.is_whole, unproven=found.message,
-            is_batchable=dataset in self._batchable,
+            is_batchable=dataset in self._batchable, is_folder=dataset in self._folders,
         )  # fmt: skip

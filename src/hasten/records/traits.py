@@ -28,6 +28,7 @@ class LoaderTraits:
         is_unchanged: what making an item reads stays as it is, too.
         unproven: why one of these two is not proven.
         is_batchable: the code of its items can be run for a whole batch at once.
+        is_folder: they are files that torchvision decodes before it draws anything.
     """
 
     worker_count: int
@@ -45,6 +46,7 @@ class LoaderTraits:
     is_unchanged: bool = False
     unproven: str = ""
     is_batchable: bool = False
+    is_folder: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

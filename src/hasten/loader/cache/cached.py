@@ -45,7 +45,7 @@ class Cache:
         Call it in the main process before the workers of a pass are started: they inherit the
         memory. What an earlier pass kept is used if the dataset looks as it did then.
         """
-        dataset = _base(loader.dataset)
+        dataset = base_of(loader.dataset)
         if why := _why_not(loader, dataset):
             return why
         try:
@@ -203,7 +203,7 @@ def _is_subset(dataset: Any) -> bool:
     return type(dataset) is Subset
 
 
-def _base(dataset: Any) -> Any:
+def base_of(dataset: Any) -> Any:
     """Return the dataset beneath subsets."""
     while _is_subset(dataset):
         dataset = dataset.dataset

@@ -22,7 +22,7 @@ _FOLDER_NAMES = {"samples", "loader", "transform", "target_transform"}
 
 def recipe_of(dataset: Any) -> WholeSample | Folder:
     """Return what is kept of the samples of a dataset."""
-    return Folder(dataset) if _is_folder(dataset) else WholeSample(dataset)
+    return Folder(dataset) if is_folder(dataset) else WholeSample(dataset)
 
 
 class WholeSample:
@@ -163,7 +163,7 @@ def _around(*, threads: bool = True, for_workers: bool = False) -> bytes:
     return f"{torch.get_default_dtype()} {count}".encode()
 
 
-def _is_folder(dataset: Any) -> bool:
+def is_folder(dataset: Any) -> bool:
     """Return whether the samples come from torchvision's own, unmodified `__getitem__`."""
     folder: Any = getattr(sys.modules.get("torchvision.datasets.folder"), "DatasetFolder", None)
     kind: Any = type(dataset)
