@@ -304,6 +304,10 @@ class Lever(Generic[S]):
         is_there = finding.phase is None or finding.phase in self.phases
         return is_there and finding.name in self.cures
 
+    def lasting(self, settings: tuple[S, ...]) -> tuple[S, ...]:
+        """Return those settings whose gain does not go when other processes do."""
+        return tuple(setting for setting in settings if not self.shares_cpus(setting))
+
     @property
     def card(self) -> str:
         """The docstring of the lever's file: what helps, what hurts, the maths, the source."""
@@ -409,10 +413,12 @@ def provided(plan: Plan, traits: Traits) -> Traits:
 
 def cure_of(finding: Finding, context: ScriptContext) -> str | None:
     """Return the lever that cures a finding of a script: the most exact, then the strongest."""
-    levers = discover().values()
-    found = [lever for lever in levers if lever.may_cure(finding) and lever.settings(context)]
-    if finding.name == CONTENDED:
-        found = [it for it in found if not all(map(it.shares_cpus, it.settings(context)))]
+
+    def offered(lever: Lever[Any]) -> tuple[Any, ...]:
+        settings = lever.settings(context)
+        return lever.lasting(settings) if finding.name == CONTENDED else settings
+
+    found = [it for it in discover().values() if it.may_cure(finding) and offered(it)]
     best = min(found, key=lambda it: (it.effect.severity_index, -it.gain_ratio), default=None)
     return best.name if best else None
 

@@ -11,7 +11,7 @@ import pytest
 from hasten.lever import ScriptContext, provided
 from hasten.levers import omp_wait_policy
 from hasten.levers.omp_wait_policy import LEVER
-from hasten.records import ModelTraits, Plan, Pressure, Runtime, Torch
+from hasten.records import ModelTraits, Plan, Pressure, Runtime
 from hasten.testing import LAPTOP, SERVER, fed
 
 
@@ -39,10 +39,8 @@ def test_tries_both_where_the_cores_are_the_jobs_own() -> None:
     ids=["quota", "workers", "neighbours"],
 )
 def test_tries_to_sleep_alone_where_others_need_the_cores(shared) -> None:
-    torch = shared.machine.torch or Torch(version="2.9")
     for runtime, setting in (("libgomp", "short"), ("libomp", "passive")):
-        runtimes = (Runtime(kind="openmp", name=runtime, path="/x"),)
-        machine = replace(shared.machine, torch=replace(torch, runtimes=runtimes))
+        machine = on(runtime, shared.machine)
         assert LEVER.settings(replace(shared, machine=machine)) == (setting,)
 
 
@@ -92,9 +90,9 @@ def test_knows_a_torch_without_openmp() -> None:
     assert LEVER.why_not(context(bare, threads=4)) == "torch runs without OpenMP here"
 
 
-def on(name):
+def on(name, machine=LAPTOP):
     runtimes = (Runtime(kind="openmp", name=name, path="/x"),)
-    return replace(LAPTOP, torch=replace(LAPTOP.torch, runtimes=runtimes))
+    return replace(machine, torch=replace(LAPTOP.torch, runtimes=runtimes))
 
 
 @pytest.mark.parametrize(

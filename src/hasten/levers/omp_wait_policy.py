@@ -135,15 +135,15 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
     """Check that the policy is in effect; it can no longer be set.
 
     Raises:
-        PlanError: the environment or the script has set another one.
+        PlanError: the environment or the script has set another one, or the runtime has no such.
     """
-    spins, loaded = _VARIABLES["short"]["GOMP_SPINCOUNT"], _loaded()
-    if setting == "short" and loaded and "libgomp" not in loaded:
-        raise PlanError(
-            f"{min(loaded)} does not know GOMP_SPINCOUNT.", remedy="Set omp_wait_policy=passive."
-        )
-    if setting == "short" and os.environ.get("GOMP_SPINCOUNT") == spins:
-        return lambda: None  # it overrules a policy, such as that of the runs of a proof
+    loaded = _loaded()
+    if setting == "short":
+        if loaded and "libgomp" not in loaded:
+            problem = f"{min(loaded)} does not know GOMP_SPINCOUNT."
+            raise PlanError(problem, remedy="Set omp_wait_policy=passive.")
+        if os.environ.get("GOMP_SPINCOUNT") == _VARIABLES["short"]["GOMP_SPINCOUNT"]:
+            return lambda: None  # it overrules a policy, such as that of the runs of a proof
     policy = os.environ.get("OMP_WAIT_POLICY", setting)
     chosen = {**_VARIABLES[setting], "OMP_WAIT_POLICY": policy}
     found = {name: os.environ.get(name) for name in _deciding(loaded)}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
+from hasten.lever import lookup
 from hasten.records import Effect, Plan
 
 if TYPE_CHECKING:
@@ -54,6 +55,16 @@ class Options:
         for name, setting in self.applied.settings:
             plan = plan.with_lever(name, setting)
         return plan
+
+    def unrepaid(self, plan: Plan) -> Plan:
+        """Return the levers of a plan that first compile, where nobody said how long it trains.
+
+        Only a confirmation shows after how many steps they are repaid. Of a training whose length
+        is known, the races have weighed it.
+        """
+        if self.training_s is not None:
+            return Plan()
+        return plan.only(frozenset(lever.name for lever, _ in lookup(plan) if lever.start_ratio))
 
 
 class Watcher(Protocol):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from hasten import search
 from hasten.search.costs import too_short
-from hasten.trials.blocks import late_starters
 from hasten.units import duration, whole_minutes
 
 if TYPE_CHECKING:
@@ -222,10 +221,10 @@ class SearchDriver:
     def _left_s(self, asked: search.Proposal, best: Plan) -> float:
         """Return the seconds that the search has left, given the best plan so far."""
         left_s = self.end_s - self._spent_s()
-        if self.short and self._options.training_s is None and late_starters(asked.candidate):
-            return 0.0  # what is not confirmed is not known to be repaid
         if self.short:  # the proof may not fit anyway; the user has been told
-            return 0.0 if asked.named_ratio <= self._gained_share(best) else left_s
+            is_unrepaid = bool(self._options.unrepaid(asked.candidate).settings)
+            is_less = asked.named_ratio <= self._gained_share(best)
+            return 0.0 if is_unrepaid or is_less else left_s
         return left_s - self._after_s(asked.candidate, best)
 
     def _gained_share(self, best: Plan) -> float:

@@ -18,7 +18,6 @@ from hasten.session.races import Races, confirmed_race
 from hasten.session.search_driver import SearchDriver
 from hasten.session.settlement import Answer, Settlement
 from hasten.session.watching import watch
-from hasten.trials.blocks import late_starters
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.deadline import Deadline
 from hasten.units import times
@@ -159,19 +158,15 @@ class TuningSession:
         return replace(seen, interrupted=interrupted, out_of_time=not interrupted)
 
     def _unconfirmed(self) -> tuple[Plan, Proof]:
-        """Return the best plan so far and its proof, without levers that first compile.
-
-        Only a confirmation shows after how many steps that is repaid.
-        """
+        """Return the best plan so far and its proof, without levers that may not be repaid."""
         settlement = self._settlement
         plan = self._driver.best if settlement.surviving is None else settlement.surviving
-        late = late_starters(plan)
-        if not late or self._options.training_s is not None:  # then the races have weighed it
+        rest = plan.only(plan.differing(self._options.unrepaid(plan)))
+        if rest == plan:
             return plan, settlement.proved or settlement.unproved(plan)
         lost = Lost(Reason.NOT_RACED_AGAIN, "faster, but it starts later, and was not confirmed")
-        self._decisions.lose(late, Outcome.DROPPED, lost)
-        plan = plan.only(frozenset(dict(plan.settings)) - late)
-        return plan, settlement.unproved(plan)
+        self._decisions.lose(plan.differing(rest), Outcome.DROPPED, lost)
+        return rest, settlement.unproved(rest)
 
     def _costs(self, plan: Plan) -> Costs:
         """Return what the parts of this tuning take, with `plan` as the one that is proved."""

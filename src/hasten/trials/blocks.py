@@ -217,11 +217,6 @@ def filling(plan: Plan) -> Plan:
     return plan.only(frozenset(lever.name for lever, _ in lookup(plan) if lever.warms_cache))
 
 
-def late_starters(plan: Plan) -> frozenset[str]:
-    """Return the levers of a plan under which the first step is known to come much later."""
-    return frozenset(lever.name for lever, _ in lookup(plan) if lever.start_ratio)
-
-
 def patience_s(*plans: Plan) -> float:
     """Return how much longer than usual the first steps under any of these plans may take."""
     applied = [lever for plan in plans for lever, _ in lookup(plan)]
