@@ -1,7 +1,7 @@
 """Race what a user would pick instead: the same scripts, whole runs, in turn in one run.
 
     python benchmarks/make_data.py CHECKOUTS
-    python benchmarks/rivals.py CHECKOUTS --budget 2m --rounds 5
+    python benchmarks/rivals.py CHECKOUTS
 
 Each script of `public.json` is tuned first. Then it runs by plain python twice, by `hasten run`
 and by each rival, in a shuffled order, `--rounds` times. A ratio is the wall time of plain python
@@ -26,7 +26,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from claims import build, timed, tree_hash
+from claims import build, environment, timed, tree_hash, tune
 from figures import machine_line, ratio, ratio_cell
 
 from hasten.compare import hodges_lehmann
@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 HOPELESS_ROUNDS, HOPELESS_RATIO = 3, 1 / 1.5
 COMPILED, LOADTUNED = "hasten_bench_compiled.py", "hasten_bench_loadtuned.py"
 DOCTORED = "hasten_bench_doctored.py"
+DOCTOR = Path(sys.executable).with_name("train-doctor")
 MADE = (COMPILED, LOADTUNED, DOCTORED)
 REWRITTEN = HERE / "rewritten.py"
 AGAIN = "plain python, again"
@@ -68,24 +69,11 @@ edited into the script; Lightning has it rewritten, with all its defaults
 "confirmed" is what `tune` says of the steps alone, by fresh launches with the plan and without.
 Data is made, in the format of each script.
 
-Reproduce with `python benchmarks/make_data.py CHECKOUTS` and `python benchmarks/rivals.py
-CHECKOUTS --budget {budget} --rounds {rounds}`; the commands stand in [public.json](public.json),
-all rounds in [rivals-rounds.json](rivals-rounds.json). [PROTOCOL.md](PROTOCOL.md) says how scripts
-and sizes were chosen.
+Reproduce with `make bench-rivals CHECKOUTS=folder` (a budget of {budget}); the commands stand in
+[public.json](public.json), all rounds in [rivals-rounds.json](rivals-rounds.json).
+[PROTOCOL.md](PROTOCOL.md) says how scripts and sizes were chosen.
 
 """
-
-
-def tune(entry: dict[str, Any], folder: Path, plan: Path, budget: str) -> dict[str, Any] | None:
-    """Tune a script; return what was found, or None if it failed."""
-    document = plan.with_suffix(".json")
-    command = [
-        sys.executable, "-m", "hasten", "tune", "--progress", "plain", "--budget", budget,
-        "--plan", str(plan),
-        "--json", str(document), entry["file"], *entry["argv"],
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=folder, check=False)
-    return json.loads(document.read_text()) if done.returncode == 0 else None
 
 
 def edited(entry: dict[str, Any], folder: Path, name: str, edits: list[list[str]]) -> list[str]:
@@ -133,36 +121,39 @@ def loadtuned(entry: dict[str, Any], folder: Path, raw: Path) -> list[str]:
     return edited(entry, folder, LOADTUNED, edits + [entry["compile"]] * knobs["compile"])
 
 
-def doctored(entry: dict[str, Any], folder: Path) -> list[str]:
+def doctored(entry: dict[str, Any], folder: Path, out: Path) -> list[str]:
     """Return the command for a copy of the script that train-doctor was asked to fix."""
     shutil.copy(folder / entry["file"], folder / DOCTORED)
     done = subprocess.run(
-        ["train-doctor", "fix", DOCTORED], cwd=folder, check=False, stdin=subprocess.DEVNULL
-    )
+        [
+            DOCTOR, "fix", "--keep", "--quiet", "--out", out, "--",
+            sys.executable, DOCTORED, *entry["argv"],
+        ], cwd=folder, env=environment(entry), check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
     same = (folder / DOCTORED).read_text() == (folder / entry["file"]).read_text()
     print(f"  train-doctor: exit {done.returncode}, {'nothing' if same else 'edited'}", flush=True)
     return [DOCTORED, *entry["short"]]
 
 
-def commands(entry: dict[str, Any], folder: Path, plan: Path | None) -> dict[str, list[str]]:
+def commands(entry: dict[str, Any], folder: Path, plan: Path) -> dict[str, list[str]]:
     """Return the commands to run, by name; plain python comes first."""
     own = [entry["file"], *entry["short"]]
     found = {"plain python": own, AGAIN: own}
     for name, words in RIVALS.items():
         if words is not None and present(words[1]):
             found[name] = [*words, *own]
-    if plan is not None:
+    if plan.exists():
         found["hasten run"] = [
             "-m", "hasten", "run", "--quiet", "--force", "--plan", str(plan), *own
         ]  # fmt: skip
     if words := compiled(entry, folder):
         found["torch.compile (edited)"] = words
-    if "loadtune" in entry and present("loadtune") and plan is not None:
+    if "loadtune" in entry and present("loadtune"):
         found["loadtune (edited)"] = loadtuned(entry, folder, plan.with_name("loadtune.json"))
     if "loadtune" in entry and present("pytorch_lightning"):
         found["Lightning (rewritten)"] = [str(REWRITTEN), *entry["short"]]
-    if shutil.which("train-doctor"):
-        found["train-doctor fix"] = doctored(entry, folder)
+    if DOCTOR.exists():
+        found["train-doctor fix"] = doctored(entry, folder, plan.with_name("doctor"))
     return found
 
 
@@ -274,19 +265,19 @@ def measure(entry: dict[str, Any], folder: Path, asked: argparse.Namespace) -> d
         if tree_hash(folder) != before:
             raise SystemExit(f"{entry['name']}: tune changed the folder")
         try:
-            todo = commands(entry, folder, plan if plan.exists() else None)
+            todo = commands(entry, folder, plan)
             ratios = race(entry, todo, folder, asked.rounds)
         finally:
             for name in MADE:
                 (folder / name).unlink(missing_ok=True)
     return {
         "ratios": ratios,
-        "plan": ", ".join(f"{k}={v}" for k, v in found["plan"].items()) or "nothing helps"
-        if found else "failed",
-        "effect": found["maths"]["effect"] if found else "",
-        "launches": found["cost"]["launches"] if found else 0,
-        "tune_s": found["cost"]["wall_s"] if found else 0.0,
-        "speedup": found["speedup"] if found else None,
+        "plan": "failed" if "failed" in found
+        else ", ".join(f"{k}={v}" for k, v in found["plan"].items()) or "nothing helps",
+        "effect": found.get("maths", {}).get("effect", ""),
+        "launches": found.get("cost", {}).get("launches", 0),
+        "tune_s": found["wall_s"],
+        "speedup": found.get("speedup"),
     }  # fmt: skip
 
 
@@ -294,8 +285,8 @@ def main() -> None:
     """Run the benchmark and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkouts", type=Path)
-    parser.add_argument("--budget", default="2m")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", default="75s")
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", action="append", default=[], help="part of a name")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument(
