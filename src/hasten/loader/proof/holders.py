@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 from functools import cache, lru_cache, partial
 from itertools import compress
-from operator import not_
+from operator import attrgetter
 from types import (
     AsyncGeneratorType,
     CodeType,
@@ -30,13 +30,12 @@ from hasten.loader.proof.source import is_user_class, is_user_file
 from hasten.loader.proof.values import is_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from hasten.loader.proof.reads import Reads
 
 
 _MOST_OBJECTS = 2_000_000
-_OTHERS: set[type] = set()
 _NAMESPACES = (argparse.Namespace, SimpleNamespace)
 _FRAMES: dict[type, str] = {
     GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGeneratorType: "ag_frame",
@@ -91,13 +90,34 @@ class ReachableNames(NamedTuple):
     kinds: frozenset[str]
 
 
-def frames_of_threads(heap: Sequence[Any]) -> list[FrameType]:
+class Heap:
+    """What concerns the user's code of all objects that the collector knows, at this moment.
+
+    Attributes:
+        suspended: generators and coroutines, of anybody.
+        functions: those of the user's files.
+        instances: of the user's classes.
+    """
+
+    def __init__(self) -> None:
+        known = gc.get_objects()  # some hundred thousands: no Python code runs for each of them
+        kinds = list(map(type, known))
+        users = {kind for kind in set(kinds) if is_user_class(kind)}
+        wanted = {FunctionType, *_FRAMES, *users}
+        found = list(compress(known, map(wanted.__contains__, kinds)))
+        kinds = list(map(type, found))
+        self.suspended: list[Any] = list(compress(found, map(_FRAMES.__contains__, kinds)))
+        self.instances: list[Any] = list(compress(found, map(users.__contains__, kinds)))
+        functions = list(compress(found, map({FunctionType}.__contains__, kinds)))
+        paths = list(map(attrgetter("__code__.co_filename"), functions))
+        own = set(filter(is_user_file, set(paths)))
+        self.functions: list[Any] = list(compress(functions, map(own.__contains__, paths)))
+
+
+def frames_of_threads(heap: Heap) -> list[FrameType]:
     """Return the frames of the user's code in all threads, the innermost first.
 
     They include the frames of suspended generators and coroutines.
-
-    Args:
-        heap: all objects that the collector knows.
     """
     found: list[FrameType] = []
     for frame in sys._current_frames().values():
@@ -106,7 +126,7 @@ def frames_of_threads(heap: Sequence[Any]) -> list[FrameType]:
             if is_user_file(at.f_code.co_filename):
                 found.append(at)
             at = at.f_back
-    for one in compress(heap, map(_FRAMES.__contains__, map(type, heap))):
+    for one in heap.suspended:
         waiting = getattr(one, _FRAMES[type(one)])
         if waiting is None or waiting in found or not is_user_file(waiting.f_code.co_filename):
             continue
@@ -247,7 +267,11 @@ def _enclosed(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def names_of(
-    reads: Reads, loader: Any, frames: Iterable[FrameType], heap: Sequence[Any]
+    reads: Reads,
+    loader: Any,
+    frames: Iterable[FrameType],
+    modules: Iterable[ModuleType],
+    heap: Heap,
 ) -> ReachableNames:
     """Return the names by which the user's code can reach what the items read.
 
@@ -255,13 +279,14 @@ def names_of(
         reads: what the items read.
         loader: the script's.
         frames: of the user's code, on all threads.
-        heap: all objects that the collector knows.
+        modules: of the user's.
+        heap: what else there is of the user's.
 
     Raises:
         TooLarge: there is too much to look through.
     """
     graph = _Graph()
-    spaces = [dict(vars(module)) for module in user_modules()]
+    spaces = [dict(vars(module)) for module in modules]
     spaces += [variables_of(frame) for frame in frames]
     for space in spaces:
         for name, value in space.items():
@@ -282,19 +307,19 @@ def names_of(
         | set(reads.objects)
         | {id(loader), id(loader.dataset)}
         | set(map(id, reads.classes))
-        | {id(module) for module in user_modules() if id(vars(module)) in reads.variables}
+        | {id(module) for module in modules if id(vars(module)) in reads.variables}
     )
     loaders, others, shared = _by_kind(spaces, type(loader))
     near, leading, iterated, leaders = _near(graph, read)
     direct = {name for one in read for _, name, _ in graph.edges.get(one, ()) if name}
-    modules = {name for space in spaces for name, value in space.items()
-               if isinstance(value, ModuleType)}  # fmt: skip
+    named = {name for space in spaces for name, value in space.items()
+             if isinstance(value, ModuleType)}  # fmt: skip
     kinds = {*reads.classes, *map(type, reads.classes), type(loader), type(loader.dataset),
              *map(type, reads.content.values()), *map(type, reads.objects.values())}  # fmt: skip
     return ReachableNames(
         frozenset(attributes), frozenset(variables), frozenset(near), frozenset(nested),
         frozenset(collecting), frozenset(loaders - others), frozenset(shared),
-        frozenset(modules), frozenset(leading),
+        frozenset(named), frozenset(leading),
         frozenset(direct | attributes | variables), frozenset(leaders), frozenset(iterated),
         frozenset(options), frozenset(_named(graph.kinds.values()) | graph.functions),
         frozenset(_named(kinds)),
@@ -326,32 +351,17 @@ def _by_kind(spaces: Iterable[dict[str, Any]], kind: type) -> tuple[set[str], se
     return loaders, others, shared
 
 
-def _add_from_heap(graph: _Graph, heap: Sequence[Any]) -> None:
+def _add_from_heap(graph: _Graph, heap: Heap) -> None:
     """Add what the script's functions enclose and its objects hold, whoever holds them."""
-    installed: set[str] = set()
-    # Some hundred thousands: little is called for most of them.
-    others = map(_OTHERS.__contains__, map(type, heap))
-    for one in compress(heap, map(not_, others)):
-        kind = type(one)
-        if kind is FunctionType:
-            if one.__code__.co_filename not in installed:
-                _add_function(graph, one, installed)
-        elif not is_user_class(kind):
-            _OTHERS.add(kind)
-        else:
-            graph.kinds[id(one)] = kind
-            for name, value in _parts(one):
-                graph.add(id(one), name, value)
-
-
-def _add_function(graph: _Graph, function: FunctionType, installed: set[str]) -> None:
-    path = function.__code__.co_filename
-    if not is_user_file(path):
-        installed.add(path)
-        return
-    graph.functions.add(f"{path}:{function.__code__.co_firstlineno}")
-    for name, value in _enclosed(function):
-        graph.add(0, name, value, variable=True)
+    for function in heap.functions:
+        code = function.__code__
+        graph.functions.add(f"{code.co_filename}:{code.co_firstlineno}")
+        for name, value in _enclosed(function):
+            graph.add(0, name, value, variable=True)
+    for one in heap.instances:
+        graph.kinds[id(one)] = type(one)
+        for name, value in _parts(one):
+            graph.add(id(one), name, value)
 
 
 def _direct(

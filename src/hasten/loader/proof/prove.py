@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.indices import order_of
-from hasten.loader.proof.holders import TooLarge, frames_of_threads, names_of, user_modules
+from hasten.loader.proof.holders import Heap, TooLarge, frames_of_threads, names_of, user_modules
 from hasten.loader.proof.items import read_items
 from hasten.loader.proof.script import Unreadable, code_of
 from hasten.loader.proof.stores import Writes
@@ -46,11 +45,11 @@ def _prove(loader: Any) -> LoaderProof:
         )
     if gaps:
         return LoaderProof(tuple(gaps), draws=reads.draws)
-    heap = gc.get_objects()  # once: it takes milliseconds
-    frames = frames_of_threads(heap)
+    heap = Heap()
+    frames, modules = frames_of_threads(heap), user_modules()
     try:
-        names = names_of(reads, loader, frames, heap)
-        gaps = Writes(reads, names, code_of(frames, user_modules(), names.alive)).find()
+        names = names_of(reads, loader, frames, modules, heap)
+        gaps = Writes(reads, names, code_of(frames, modules, names.alive)).find()
     except TooLarge:
         gaps = [MissingReason(ProofReason.OWNED, "there is too much to look through")]
     except Unreadable as error:

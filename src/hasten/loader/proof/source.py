@@ -115,9 +115,10 @@ def is_user_class(kind: type) -> bool:
     """Return whether a class was defined in the user's own files, or changed by them."""
     if not kind.__flags__ & _HEAP:
         return False
-    if kind not in _CLASSES:
-        _CLASSES[kind] = _is_of_user(kind)
-    return _CLASSES[kind]
+    known = _CLASSES.get(kind)
+    if known is None:
+        known = _CLASSES[kind] = _is_of_user(kind)
+    return known
 
 
 def _is_of_user(kind: type) -> bool:
@@ -128,14 +129,16 @@ def _is_of_user(kind: type) -> bool:
         return True
     if path is None and kind.__module__ not in sys.modules:
         return True
-    return any(_is_member_of_user(one) for one in vars(kind).values())
+    for one in vars(kind).values():  # some hundred thousands in all
+        if type(one) is FunctionType:
+            if _is_user_path(one.__code__.co_filename):
+                return True
+        elif type(one) not in _WITHOUT_CODE and _wraps_users_code(one):
+            return True
+    return False
 
 
-def _is_member_of_user(one: Any) -> bool:
-    if type(one) is FunctionType:  # most are
-        return _is_user_path(one.__code__.co_filename)
-    if type(one) in _WITHOUT_CODE:
-        return False
+def _wraps_users_code(one: Any) -> bool:
     parts = (one, getattr(one, "fget", None), getattr(one, "__func__", None))
     return any(_is_of_users_code(part) for part in parts)
 

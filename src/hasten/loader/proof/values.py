@@ -40,7 +40,7 @@ _FRAMES = {"DataFrame", "Series", "Index", "RangeIndex"}
 
 
 def _root(kind: type) -> str:
-    return (kind.__module__ or "").partition(".")[0]
+    return str(kind.__module__ or "").partition(".")[0]
 
 
 def is_atomic(value: Any) -> bool:
