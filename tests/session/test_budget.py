@@ -390,6 +390,33 @@ def test_a_crash_after_the_confirmation_leaves_what_was_confirmed(tuned, monkeyp
     assert seen.tuned is None
 
 
+@pytest.mark.parametrize(("round_number", "gain", "is_confirmed"), [
+    (2, 1.3, False), (3, 1.3, True), (3, 1.0, False),
+])  # fmt: skip
+def test_an_interrupt_in_a_confirmation_keeps_the_rounds_that_are_enough(
+    tuned, round_number, gain, is_confirmed
+) -> None:
+    gains = {**dict.fromkeys(LEVERS, 1.0), "early": 1.3}
+
+    class Stops(RecordingWatcher):
+        round_count, is_confirming = 0, False
+
+        def stage(self, name, detail="") -> None:
+            self.is_confirming = name == "confirmation"
+            if self.is_confirming:
+                gains["early"] = gain
+
+        def race_begins(self, baseline, candidate) -> None:
+            self.round_count += self.is_confirming
+            if self.round_count == round_number:
+                raise KeyboardInterrupt
+
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, gains=gains, watcher=Stops()).tuning
+    assert (state_of(seen) is State.CONFIRMED) == is_confirmed
+    assert seen.interrupted != is_confirmed
+    assert "early" in dict(seen.plan.settings)
+
+
 BRISK = Plan().with_lever("brisk", True)
 
 

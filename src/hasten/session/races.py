@@ -63,6 +63,7 @@ class Races:
     Attributes:
         noise: of the A/A run, after `measure_noise`.
         least_ratio: the gain that is worth a lever here: 2%, or what can be resolved, up to 5%.
+        interrupted: the user stopped a confirmation whose first rounds were enough.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Races:
     ) -> None:
         self.noise: Noise | None = None
         self.least_ratio = LEAST_RATIO
+        self.interrupted = False
         self._nulls: tuple[float, ...] = ()
         self._seen: dict[Plan, Comparison] = {}
         self._runner = runner
@@ -273,6 +275,7 @@ class Races:
 
         Raises:
             TooFewPairs: it is undecided after fewer pairs than the noise calls for.
+            KeyboardInterrupt: the user stopped it before it had shown a gain.
         """
         self._runner.statistics.forget_steps()
         rounds: list[compare.Confirmation] = []
@@ -299,15 +302,18 @@ class Races:
                     plan, seconds, wanted_s=_CONFIRM_WANTED_S / round_count,
                     least_count=least_count, plan_first=index % 2 == 1,
                 )  # fmt: skip
-            except OutOfTime:
+            except (OutOfTime, KeyboardInterrupt) as stop:
                 if index < CONFIRM_ROUNDS:
                     raise
                 self._runner.children.clear()
+                self.interrupted = isinstance(stop, KeyboardInterrupt)
                 break  # the rounds before are enough
             rounds.append(one)
             launches_s = max(launches_s, self._clock() - started_s - seconds)
         states = [self._states(each) for each in (own, other)]
         seen = compare.span(rounds, nulls=self._nulls, states=states)
+        if self.interrupted and seen.verdict is not Verdict.WIN:
+            raise KeyboardInterrupt
         if seen.verdict is Verdict.UNDECIDED and len(seen.pairs) < CONFIRM_ROUNDS * least_count:
             raise TooFewPairs(seen)
         return seen

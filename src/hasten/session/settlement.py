@@ -110,9 +110,12 @@ class Settlement:
 
         Raises:
             OutOfTime: the budget has ended.
+            KeyboardInterrupt: the user stopped it before a plan was confirmed.
         """
         while plan.settings:
             self.surviving = plan
+            if self._races.interrupted:
+                raise KeyboardInterrupt
             plan, proof = self._prove(plan)
             if not plan.settings:
                 return self._answer(plan, proof)
@@ -148,12 +151,8 @@ class Settlement:
         """Look at the script under its plan, both with the times of the confirmation."""
         statistics, baseline = self._runner.statistics, self._watched.baseline
         own, other = self._options.applied, self._options.with_applied(plan)
-        tuned = None
-        try:
-            tuned = observe(self._runner, other)
-        except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES):
-            self._runner.children.clear()  # it is confirmed all the same
-        else:
+        tuned = None if self._races.interrupted else self._observed(other)
+        if tuned is not None:
             candidates_s = [pair.candidate_s for pair in seen.pairs]
             tuned = retimed(tuned, statistics, other, candidates_s)
             before_s = [pair.baseline_s for pair in seen.pairs]
@@ -161,6 +160,13 @@ class Settlement:
         return Answer(
             plan=plan, proof=proof, baseline=baseline, tuned=tuned, confirmed=seen, passes=passes
         )
+
+    def _observed(self, plan: Plan) -> Profile | None:
+        try:
+            return observe(self._runner, plan)
+        except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES):
+            self._runner.children.clear()  # it is confirmed all the same
+            return None
 
     # ---- the proof
 

@@ -111,7 +111,7 @@ class TuningSession:
             if self._driver.best.settings or not self._driver.is_over:
                 self._races.measure_noise(quickly=self._driver.hurried)
             result = self._answer()
-            if self._driver.goes_on(result):
+            if not self._races.interrupted and self._driver.goes_on(result):
                 result = self._better(result)
         except KeyboardInterrupt:
             return self._stopped(interrupted=True)
