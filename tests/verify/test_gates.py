@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hasten.records import Effect
+from hasten.records import Effect, Proof
 from hasten.verify import gates
 from hasten.verify.distances import alike
 from hasten.verify.recorded_run import RecordedRun
@@ -69,7 +69,7 @@ def test_two_equal_runs_are_repeatable_and_exact(baseline) -> None:
     assert gates.same_structure(baseline, evidence(), redraws=False).passed is True
     bits = gates.same_bits(baseline, evidence())
     assert bits.passed is True
-    proof = gates.prove(Effect.EXACT, [bits])
+    proof = Proof(effect=Effect.EXACT, gates=(bits,))
     assert proof.holds
     assert proof.effect is Effect.EXACT
 
@@ -354,7 +354,7 @@ def test_a_floor_that_ran_away_permits_nothing(baseline, floors) -> None:
 def test_the_losses_of_both_runs_go_into_the_proof(baseline) -> None:
     losses = {"losses": tuple(range(16)), "losses_at": tuple(range(2, 18, 2))}
     two_a_step = replace(evidence(), **losses)
-    proof = gates.show_losses(gates.prove(Effect.EXACT, []), baseline, two_a_step.until(6))
+    proof = gates.show_losses(Proof(effect=Effect.EXACT, gates=()), baseline, two_a_step.until(6))
     assert proof.baseline_losses == baseline.losses[:6]
     assert proof.candidate_losses == (0.5, 2.5, 4.5, 6.5, 8.5, 10.5)
     assert proof.taught_count == 6

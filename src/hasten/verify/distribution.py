@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hasten.records import Gate
+from hasten.verify.gates import incomparable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,9 +101,8 @@ def within_draws(
         others: the untouched script with other seeds, at least two.
     """
     name = "G3 draws"
-    if candidate.sizes != baseline.sizes or len(candidate.losses) != len(baseline.losses):
-        message = "the plan changes the parameters or the number of losses"
-        return Gate(name=name, passed=False, message=message)
+    if unlike := incomparable(name, baseline, candidate):
+        return unlike
     if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
         return Gate(name=name, passed=False, message="a loss is not a number")
     runs = (candidate, baseline, *others)

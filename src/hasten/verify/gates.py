@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hasten.records import Effect, Gate, Proof
+from hasten.records import Gate, Proof
 from hasten.verify.distances import (
     LEAST_DISTANCE,
     average_ratios,
@@ -110,26 +110,6 @@ def same_structure(
     return Gate(name=name, passed=True, message=f"{what}, {rest}")
 
 
-def shown_by_all(
-    baseline: RecordedRun,
-    candidate: RecordedRun,
-    repeats: Gate,
-    *,
-    redraws: bool = False,
-    again: RecordedRun | None = None,
-) -> list[Gate]:
-    """Return the gates that judge every plan.
-
-    Args:
-        baseline: the untouched script.
-        candidate: the script under the plan.
-        repeats: whether two launches of the script have the same bits.
-        redraws: as `same_structure` takes it.
-        again: as `same_structure` takes it.
-    """
-    return [repeats, same_structure(baseline, candidate, redraws=redraws, again=again)]
-
-
 def only_counts_differ(baseline: RecordedRun, candidate: RecordedRun, *, redraws: bool) -> bool:
     """Return whether two runs differ in nothing but counts, which may depend on values."""
     return set(_differing(baseline, candidate, redraws=redraws)) <= _COUNTS
@@ -202,6 +182,14 @@ def same_bits(baseline: RecordedRun, candidate: RecordedRun) -> Gate:
     return Gate(name="equal bits", passed=False, message=message)
 
 
+def incomparable(name: str, baseline: RecordedRun, candidate: RecordedRun) -> Gate | None:
+    """Return a failed gate where two runs have no losses and gradients to compare one by one."""
+    if candidate.sizes == baseline.sizes and len(candidate.losses) == len(baseline.losses):
+        return None
+    message = "the plan changes the parameters or the number of losses"
+    return Gate(name=name, passed=False, message=message)
+
+
 def within_floor(
     baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun]
 ) -> Gate:
@@ -216,9 +204,8 @@ def within_floor(
         floors: the untouched script with weights times (1 +- 2^-23), at least one.
     """
     name = "G3 rounding"
-    if candidate.sizes != baseline.sizes or len(candidate.losses) != len(baseline.losses):
-        message = "the plan changes the parameters or the number of losses"
-        return Gate(name=name, passed=False, message=message)
+    if unlike := incomparable(name, baseline, candidate):
+        return unlike
     gross = gross_step(baseline, candidate, floors) or _gross_tail(baseline, candidate, floors)
     if gross:
         return Gate(name=name, passed=False, message=gross, distance_ratio=float("inf"))
@@ -340,11 +327,6 @@ def loss_distance(first: RecordedRun, second: RecordedRun) -> float:
         distance = abs(left - right) / max(abs(left), abs(right), 1e-12)
         worst = max(worst, distance if np.isfinite(distance) else np.inf)
     return worst
-
-
-def prove(effect: Effect, gates: Sequence[Gate]) -> Proof:
-    """Return the gates as one proof."""
-    return Proof(effect=effect, gates=tuple(gates))
 
 
 def show_losses(proof: Proof, baseline: RecordedRun, candidate: RecordedRun) -> Proof:

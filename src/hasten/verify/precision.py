@@ -14,7 +14,13 @@ import numpy as np
 
 from hasten.records import Gate
 from hasten.verify.distances import LEAST_DISTANCE, cosines, move_ratios, stretches
-from hasten.verify.gates import PASS_RATIO, TENSOR_FACTOR, gross_step, part_ratios
+from hasten.verify.gates import (
+    PASS_RATIO,
+    TENSOR_FACTOR,
+    gross_step,
+    incomparable,
+    part_ratios,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,9 +53,8 @@ def within_precision(
             floor takes a gradient far.
     """
     name = "G4 precision"
-    if candidate.sizes != baseline.sizes or len(candidate.losses) != len(baseline.losses):
-        message = "the plan changes the parameters or the number of losses"
-        return Gate(name=name, passed=False, message=message)
+    if unlike := incomparable(name, baseline, candidate):
+        return unlike
     if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
         return Gate(name=name, passed=False, message="a loss is not a number")
     least = epsilon_ratio * _LEAST_SHARE

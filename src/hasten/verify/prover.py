@@ -90,9 +90,12 @@ class Prover:
         first, candidate = self._runs.side_by_side(plan)
         if not candidate.equals(first):
             return None
-        shown = gates.shown_by_all(first, candidate, gates.repeatable(candidate, first))
-        shown.append(gates.same_bits(first, candidate))
-        return gates.show_losses(gates.prove(Effect.EXACT, shown), first, candidate)
+        shown = (
+            gates.repeatable(candidate, first),
+            gates.same_structure(first, candidate, redraws=False),
+            gates.same_bits(first, candidate),
+        )
+        return gates.show_losses(Proof(effect=Effect.EXACT, gates=shown), first, candidate)
 
     def _compare(
         self, plan: Plan, first: RecordedRun, second: RecordedRun, candidate: RecordedRun
@@ -101,21 +104,18 @@ class Prover:
         repeats = self._runs.repeats or gates.repeatable(first, second)
         varies = first.batches != second.batches
         redraws = varies or (Effect.DISTRIBUTION in asked and candidate.batches != first.batches)
-        repeats, structure, *others = gates.shown_by_all(
-            first, candidate, repeats, redraws=redraws, again=second
-        )
-        shown = [repeats, structure, *others]
-        if candidate.equals(first):
-            return gates.prove(Effect.EXACT, [*shown, gates.same_bits(first, candidate)])
-        if declared is Effect.EXACT and repeats.passed:
-            return gates.prove(declared, [*shown, gates.same_bits(first, candidate)])
+        structure = gates.same_structure(first, candidate, redraws=redraws, again=second)
+        is_equal = candidate.equals(first)
+        if is_equal or (declared is Effect.EXACT and repeats.passed):
+            bits = gates.same_bits(first, candidate)
+            return Proof(effect=Effect.EXACT, gates=(repeats, structure, bits))
         if structure.passed is False:
             structure = self._structure(first, second, candidate, redraws=redraws)
-            shown = [repeats, structure, *others]
+        shown = [repeats, structure]
         if redraws and not (varies and distribution.same_law(first, second).passed is False):
             shown.append(distribution.same_law(first, candidate))
         if structure.passed is False:  # what follows compares step by step
-            return gates.prove(declared, shown)
+            return Proof(effect=declared, gates=tuple(shown))
         if Effect.PRECISION in asked:
             shown += self._precision(plan, first, candidate)
         elif Effect.DISTRIBUTION in asked:
@@ -124,7 +124,7 @@ class Prover:
             shown += self._rounding(first, candidate)
         same_draws = not redraws and candidate.draws_like(first)
         effect = Effect.ROUNDING if declared is Effect.DISTRIBUTION and same_draws else declared
-        return gates.prove(effect, shown)
+        return Proof(effect=effect, gates=tuple(shown))
 
     def _structure(
         self, first: RecordedRun, second: RecordedRun, candidate: RecordedRun, *, redraws: bool

@@ -2,39 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-
-class Device(Protocol):
-    """Copies to one accelerator, on a stream separate from that of the script's kernels."""
-
-    def pinned_empty(self, size_bytes: int) -> Any:
-        """Return a new page-locked tensor of so many uint8."""
-
-    def is_ready(self) -> bool:
-        """Return whether a copy may start now: not while a graph is captured, for example."""
-
-    def copy(self, source: Any) -> Any:
-        """Start a copy of a CPU tensor and return its target.
-
-        Until a later `event` has completed, the source must not change nor the target be used.
-        """
-
-    def event(self) -> Any:
-        """Return an event after all copies started so far."""
-
-    def has_come(self, event: Any) -> bool:
-        """Return whether the copies before `event` are finished."""
-
-    def finish(self, event: Any) -> None:
-        """Wait until they are finished: only these copies, not the script's kernels."""
-
-    def hand_over(self, target: Any) -> None:
-        """Tell the allocator that the script's stream uses `target` from now on."""
+from typing import Any
 
 
 class Accelerator:
-    """One device of any kind that has streams and events.
+    """Copies to one device of any kind, on a stream separate from that of the script's kernels.
 
     Args:
         target: a `torch.device` with an index.
@@ -61,14 +33,17 @@ class Accelerator:
         return not self._is_capturing()
 
     def copy(self, source: Any) -> Any:
-        """Start a copy of a CPU tensor, in memory that belongs to the side stream."""
+        """Start a copy of a CPU tensor and return its target, in memory of the side stream.
+
+        Until a later `event` has completed, the source must not change nor the target be used.
+        """
         import torch
 
         with self._within(self._stream):
             return torch._C.TensorBase.to(source, self._target, non_blocking=True)
 
     def event(self) -> Any:
-        """Return an event at the end of the side stream."""
+        """Return an event after all copies started so far."""
         return self._stream.record_event()
 
     def has_come(self, event: Any) -> bool:
@@ -76,7 +51,7 @@ class Accelerator:
         return bool(event.query())
 
     def finish(self, event: Any) -> None:
-        """Wait until they are."""
+        """Wait until they are: only these copies, not the script's kernels."""
         event.synchronize()
 
     def hand_over(self, target: Any) -> None:
@@ -94,7 +69,7 @@ def is_built() -> bool:
     return accelerator.current_accelerator() is not None
 
 
-def find_device(target: Any, known: dict[Any, Device]) -> Device | None:
+def find_device(target: Any, known: dict[Any, Accelerator]) -> Accelerator | None:
     """Return the adapter of an accelerator, of the current one if `target` has no index.
 
     Args:

@@ -23,7 +23,7 @@ from hasten.loader.device.ring import Ring, is_dense
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hasten.loader.device.device import Device
+    from hasten.loader.device.device import Accelerator
 
 _MOST_LEAVES = 64
 _MOST_MISSES = 2
@@ -140,7 +140,7 @@ class CopyTarget:
         missed_count: copies started ahead since then.
     """
 
-    device: Device
+    device: Accelerator
     missed_count: int = 0
 
 
@@ -158,7 +158,7 @@ class _Staged:
     """A copy that was started ahead, and what it was made from."""
 
     aim: CopyTarget
-    device: Device
+    device: Accelerator
     snapshot: Any
     copied: Any
     event: Any
@@ -172,7 +172,7 @@ class Staging:
         ahead: start copies when a batch arrives, to where the last tensors in its places went.
     """
 
-    def __init__(self, find: Callable[[Any], Device | None], *, ahead: bool) -> None:
+    def __init__(self, find: Callable[[Any], Accelerator | None], *, ahead: bool) -> None:
         from torch.utils.weak import WeakIdKeyDictionary
 
         self._find = find
@@ -291,7 +291,7 @@ class Staging:
             return None
         return self._hand_out(tensor, device, non_blocking=non_blocking)
 
-    def _hand_out(self, tensor: Any, device: Device, *, non_blocking: bool) -> Any | None:
+    def _hand_out(self, tensor: Any, device: Accelerator, *, non_blocking: bool) -> Any | None:
         seat = self._seats.get(tensor)
         now_count = written_count(tensor)
         untouched = seat is not None and now_count is not None and now_count == seat.written_count
@@ -313,7 +313,7 @@ class Staging:
         return copied
 
 
-def _serves(staged: _Staged, tensor: Any, device: Device) -> bool:
+def _serves(staged: _Staged, tensor: Any, device: Accelerator) -> bool:
     import torch
 
     return (

@@ -7,6 +7,7 @@ import os
 import pickle
 import time
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader import random_states
@@ -217,7 +218,7 @@ class WorkerDataset:
     def _fetch(self, indices: Any) -> Any:
         fetch = self._source.fetch
         for setup in self._setups:
-            fetch = _Through(setup, fetch, self.dataset, self._own_collate)
+            fetch = partial(setup.first, fetch, dataset=self.dataset, collate_fn=self._own_collate)
         return fetch(indices)
 
     def _changed(self, *, brief: bool) -> bool:
@@ -273,16 +274,3 @@ def wrapped(error: Exception, index: int) -> Any:
     return wrapper(
         exc_info=(type(error), error, trace), where=f"in DataLoader worker process {index}"
     )
-
-
-class _Through:
-    """A fetch that a worker setup may look at."""
-
-    def __init__(self, setup: Any, fetch: Any, dataset: Any, collate_fn: Any) -> None:
-        self._setup = setup
-        self._inner = fetch
-        self._dataset = dataset
-        self._collate_fn = collate_fn
-
-    def __call__(self, indices: Any) -> Any:
-        return self._setup.first(self._inner, indices, self._dataset, self._collate_fn)
