@@ -30,13 +30,20 @@ def test_the_interval_is_that_of_the_pairs_and_of_other_launches_together() -> N
     rounds = [a_round(0.10, seed=1), a_round(0.20, seed=2)]
     joined, pairs = compare.span(rounds), compare.settle(rounds[0].pairs + rounds[1].pairs)
     margin = compare.launches_margin([log(each.speedup.mid_ratio) for each in rounds])
-    middle = joined.speedup.mid_ratio
-    assert middle == pairs.speedup.mid_ratio
-    low, high = log(middle / pairs.speedup.low_ratio), log(pairs.speedup.high_ratio / middle)
+    middle, own = joined.speedup.mid_ratio, pairs.speedup.mid_ratio
+    assert middle == pytest.approx(own, rel=1e-4)
+    low, high = log(own / pairs.speedup.low_ratio), log(pairs.speedup.high_ratio / own)
     assert log(middle / joined.speedup.low_ratio) == pytest.approx(hypot(low, margin))
     assert log(joined.speedup.high_ratio / middle) == pytest.approx(hypot(high, margin))
     assert rounds[0].speedup.mid_ratio < middle < rounds[1].speedup.mid_ratio
     assert len(joined.pairs) == 80
+
+
+def test_launches_count_alike_however_many_pairs_each_had() -> None:
+    for long, short in (200, 10), (10, 200):
+        seen = compare.span([a_round(0.5, count=long), a_round(0.0, count=short, seed=2)])
+        assert log(seen.speedup.mid_ratio) == pytest.approx(0.25, abs=0.01)
+        assert seen.verdict is Verdict.UNDECIDED
 
 
 def test_what_launches_of_one_plan_differ_by_widens_the_interval() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from hasten import lever
 from hasten.errors import UsageError
-from hasten.records import Entry, LossEnvelope, Plan, Proof, Torch, Traits
+from hasten.records import Entry, LossEnvelope, Outcome, Plan, Proof, Reason, Torch, Traits
 from hasten.report import plan_file
-from hasten.report.evidence_table import State
+from hasten.report.evidence_table import State, state_of
 
 TODAY = datetime.date(2026, 1, 2)
 
@@ -98,6 +98,17 @@ def test_what_is_better_proved_stays_where_it_is(path, tuning):
     ):
         write(path, there)
         assert plan_file.place_for(path, now) == place
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_what_was_lost_for_want_of_evidence_does_not_replace_a_confirmed_plan(path, tuning, reason):
+    lost = replace(tuning.levers[0], outcome=Outcome.DROPPED, reason=reason)
+    nothing = replace(tuning, plan=Plan(), speedup=None, levers=(lost,))
+    undecided = reason in ("launches-differ", "not-raced-again", "unproved")
+    write(path, tuning)
+    assert (plan_file.place_for(path, nothing) != path) is undecided
+    assert (state_of(nothing) is State.UNPROVED) is undecided
+    assert plan_file.place_for(path, replace(tuning, levers=(lost,))) == path
 
 
 @pytest.mark.parametrize("text", ["schema = 1\n[plan]\n", "schema = [", "[project]\n"])

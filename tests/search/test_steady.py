@@ -43,6 +43,7 @@ def search(gains, *, end=None):
         (1.0, 1.5, {"keep", "fast"}),  # no gain of its own in the launches that were raced
         (1.3, 1.5, {"keep", "fast"}),
         (0.99, 1.5, {"keep", "fast"}),  # not shown to cost
+        (0.93, 1.5, {"keep", "fast"}),  # by no more than two launches of one script may differ
         (0.9, 1.5, {"fast"}),  # it costs
         (1.0, 1.0, set()),  # alone it is no gain
         (1.3, 1.0, {"keep"}),
@@ -98,6 +99,41 @@ def test_what_does_nothing_beside_the_newcomer_leaves_the_plan() -> None:
     assert set(dict(incumbent(candidates, history).settings)) == {"other"}
     told = {row.lever: row for row in rows(candidates, history)}["keep"]
     assert (told.outcome, told.why) == ("dropped", "another is loaded: other=True came in")
+
+
+def test_what_left_for_a_newcomer_comes_back_when_that_leaves_too() -> None:
+    """`other` gives nothing without `keep`, in launches that happen to be alike."""
+
+    def redundant_with(setting, plan):
+        return "another is loaded" if "other" in dict(plan.settings) else ""
+
+    candidates = [
+        Candidate(
+            lever=lever, phases=frozenset({Phase.FORWARD}), settings=(True,), effect=Effect.EXACT,
+            scope=Scope.LAUNCH, gain_ratio=5.0, share_ratio=0.9, steadies=lever != "fast",
+            bundled=lever != "other",
+            redundant_with=redundant_with if lever == "keep" else lambda setting, plan: "",
+        )
+        for lever in ("keep", "fast", "other")
+    ]  # fmt: skip
+    history = []
+    while len(history) < 3 and (asked := propose(candidates, history)):
+        came = asked.baseline.differing(asked.candidate)
+        ratio = 1.5 if came == {"keep", "fast"} else 1.04 if asked.baseline.settings else 1.0
+        if asked.kind == "prune":
+            ratio = 0.9 if came == {"other"} else 1.5
+        history.append(
+            Comparison(
+                baseline=asked.baseline, candidate=asked.candidate,
+                verdict=Verdict.WIN if ratio > 1.2 else
+                Verdict.UNDECIDED if ratio > 1.0 else Verdict.DROP,
+                speedup=Interval(low_ratio=0.95 * ratio, mid_ratio=ratio, high_ratio=1.05 * ratio),
+            )
+        )  # fmt: skip
+        if came == {"other"} and asked.kind == "prune":
+            break
+    assert history[-1].baseline == Plan().with_lever("fast", True)
+    assert set(dict(incumbent(candidates, history).settings)) == {"keep", "fast"}
 
 
 def test_what_a_second_race_of_the_whole_refuted_does_not_come_back() -> None:

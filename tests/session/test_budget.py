@@ -668,6 +668,74 @@ def test_whatever_ends_the_second_part_the_first_answer_is_kept(tuned, ends) -> 
     assert not seen.unfinished
 
 
+@pytest.mark.usefixtures("one_by_one")
+def test_after_a_gate_has_rejected_a_lever_the_others_are_tried(tuned) -> None:
+    hears = Hears(tuned)
+    gains = {**FASTER, "brisk": 1.3}
+    seen = tuned(
+        watcher=hears, training_s=24 * 3600.0, rejected={"brisk"}, gains=gains, **MANY
+    ).tuning
+    assert hears.said_first() or any("no gain is confirmed" in text for _, text in hears.known_at)
+    assert {"crowd", "early"} <= dict(seen.plan.settings).keys()
+    (row,) = [row for row in seen.levers if row.lever == "brisk"]
+    assert row.outcome == "rejected"
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_where_launches_refute_a_first_answer_the_others_are_tried(tuned, monkeypatch) -> None:
+    stock, lost = Races.confirm, []
+
+    def confirm(self, plan, *, until_s):
+        seen = stock(self, plan, until_s=until_s)
+        if lost:
+            return seen
+        lost.append(plan)
+        ratios = Interval(low_ratio=0.99, mid_ratio=1.05, high_ratio=1.11)
+        return replace(seen, speedup=ratios, means_ratio=1.05, best_means_ratio=1.05)
+
+    monkeypatch.setattr(Races, "confirm", confirm)
+    hears = Hears(tuned)
+    seen = tuned(watcher=hears, training_s=24 * 3600.0, **MANY).tuning
+    assert any("no gain is confirmed" in text for _, text in hears.known_at)
+    assert state_of(seen) is State.CONFIRMED
+    assert not dict(lost[0].settings).keys() & dict(seen.plan.settings).keys()
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_an_interrupt_of_the_last_look_ends_the_tuning_with_what_is_confirmed(
+    tuned, monkeypatch
+) -> None:
+    stock = settlement.observe
+
+    def observe(runner, plan):
+        if plan.settings:
+            raise KeyboardInterrupt
+        return stock(runner, plan)
+
+    monkeypatch.setattr(settlement, "observe", observe)
+    hears = Hears(tuned)
+    seen = tuned(watcher=hears, training_s=24 * 3600.0, **MANY).tuning
+    assert not hears.said_first()
+    assert state_of(seen) is State.CONFIRMED
+    assert tuned.script.spent_s <= 90.0
+
+
+def test_a_search_that_goes_on_in_too_short_a_budget_measures_its_noise(tuned) -> None:
+    class Stops(RecordingWatcher):
+        race_count = 0
+
+        def race_begins(self, baseline, candidate) -> None:
+            self.race_count += bool(candidate.settings)
+            if self.race_count == 2:
+                raise KeyboardInterrupt
+
+    details = {"step_s": 0.1, "start_s": 2.0, "gains": dict.fromkeys(LEVERS, 1.0)}
+    assert len(tuned(300.0, watcher=Stops(), **details).tuning.races) == 1
+    seen = tuned(30.0, **details).tuning
+    assert not seen.plan.settings
+    assert seen.noise is not None or len(seen.races) == 1
+
+
 def test_without_a_gain_the_default_ends_or_says_that_it_goes_on(tuned) -> None:
     hears = Hears(tuned)
     gains = dict.fromkeys(LEVERS, 1.0)

@@ -25,6 +25,7 @@ from hasten.records import (
 from hasten.session.races import Races, TooFewPairs, confirmed_race
 from hasten.testing import FakeScript, RecordingWatcher, plant, steady
 from hasten.trials.deadline import Deadline
+from hasten.trials.plan_statistics import PlanStatistics, ScriptRhythm
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 
@@ -145,6 +146,26 @@ def test_a_round_that_the_deadline_cuts_off_does_not_undo_those_before(confirmed
     assert seen.verdict is Verdict.WIN
     with pytest.raises(OutOfTime):
         confirmed(lambda launch: 1.1, until_s=13.0, left_s=0.5 * whole_s)
+
+
+def test_which_plan_waits_for_its_loader_is_known_before_its_steps_are_forgotten(
+    confirmed, monkeypatch
+) -> None:
+    calls, know, forget = [], ScriptRhythm.know_late, PlanStatistics.forget_steps
+
+    def known(self, plan, phase_s):
+        calls.append(plan)
+        know(self, plan, phase_s)
+
+    def forgotten(self):
+        calls.append("forgotten")
+        forget(self)
+
+    monkeypatch.setattr(ScriptRhythm, "know_late", known)
+    monkeypatch.setattr(PlanStatistics, "forget_steps", forgotten)
+    confirmed(lambda launch: 1.1)
+    at = calls.index("forgotten")
+    assert calls[at - 2 : at] == [NOTHING, FASTER]
 
 
 @pytest.mark.parametrize("life_count", [60, 120, 300])

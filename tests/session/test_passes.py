@@ -1,6 +1,7 @@
 """What is published is the gain of the training: its first pass, its pauses and its length."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,35 @@ def test_what_the_passes_of_a_training_do_not_repay_is_left_out(kept, life_count
         (row,) = [row for row in seen.levers if row.lever == "keeps"]
         assert row.outcome == "dropped"
         assert "longer, and 4 passes are too few to repay that" in row.why
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_what_kept_samples_displaced_comes_back_where_they_do_not_pay(
+    tuned, monkeypatch, is_first
+) -> None:
+    """A lever that does nothing beside kept samples leaves the plan when they come in."""
+    keeps = replace(
+        KEEPS,
+        provides=lambda setting, traits: traits.with_workers(7),
+        promising=lambda context: is_first,
+    )
+    beside = replace(
+        keeps, name="beside", warms_cache=False, scope=Scope.STEP,
+        provides=lambda setting, traits: traits,
+        redundant_with=lambda setting, traits: "kept" * (traits.loader.worker_count == 7),
+    )  # fmt: skip
+    levers = {"beside": beside, "keeps": keeps}
+    plant(monkeypatch, levers)
+    monkeypatch.setattr(budget, "LEVERS", levers)
+    seen = tuned(
+        300.0, step_s=0.02, start_s=2.0, gains={"beside": 1.4, "keeps": 3.0},
+        traits=fed(pass_batch_count=50), life_count=200,
+        first_pass_s=lambda plan: 9.0 if dict(plan.settings).get("keeps") else 0.0,
+    ).tuning  # fmt: skip
+    assert dict(seen.plan.settings) == {"beside": True}
+    assert seen.speedup.is_gain
+    told = {row.lever: row.outcome for row in seen.levers}
+    assert told == {"beside": "kept", "keeps": "dropped"}
 
 
 STAYS = Lever(

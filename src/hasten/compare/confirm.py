@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from math import hypot, log
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from hasten.compare.interval import around, signed_rank_interval
@@ -28,8 +29,8 @@ class Confirmation:
     """The speed-up of one plan over another, as published.
 
     Attributes:
-        speedup: Hodges-Lehmann estimate with the 95% interval of the signed-rank test; the ratio
-            of the means where it shows a smaller gain.
+        speedup: Hodges-Lehmann estimate with the 95% interval of the signed-rank test, over rounds
+            of launches the mean of theirs; the ratio of the means where it shows a smaller gain.
         means_ratio: ratio of plain mean times; a median hides periodic stalls, this does not.
         best_means_ratio: the highest such ratio of any round of launches.
     """
@@ -89,11 +90,12 @@ def span(
 ) -> Confirmation:
     """Join rounds of fresh launches into one figure.
 
-    Its interval combines that of all pairs with a margin for other launches (`launches_margin`,
-    `states_margin`). Steps that take long now and then (plots, logs, workers that start) may
-    gain less than most, and a training is all of its steps: where the means gain less than the
-    whole interval says, their gain is the figure. A single stall in one round of launches says
-    nothing, so the round in which the means gain most is the one that counts.
+    It is the mean over the rounds, however many pairs each of them has: a launch is one of many
+    that a user may get. Its interval combines that of all pairs with a margin for other launches
+    (`launches_margin`, `states_margin`). Steps that take long now and then (plots, logs, workers
+    that start) may gain less than most, and a training is all of its steps: where the means gain
+    less than the whole interval says, their gain is the figure. A single stall in one round of
+    launches says nothing, so the round in which the means gain most is the one that counts.
 
     Args:
         rounds: one or several.
@@ -104,15 +106,15 @@ def span(
         ValueError: there is no round.
     """
     joined = settle([pair for each in rounds for pair in each.pairs])
+    shown = [log(each.speedup.mid_ratio) for each in rounds]
     margin = max(
-        launches_margin([log(r.speedup.mid_ratio) for r in rounds], nulls=nulls),
+        launches_margin(shown, nulls=nulls),
         states_margin(states, round_count=len(rounds)),
     )
     best_ratio = max(each.means_ratio for each in rounds)
-    pairs = joined.speedup
-    middle = log(pairs.mid_ratio)
-    low = middle - hypot(middle - log(pairs.low_ratio), margin)
-    high = middle + hypot(log(pairs.high_ratio) - middle, margin)
+    pairs, middle = joined.speedup, fmean(shown)
+    low = middle - hypot(log(pairs.mid_ratio / pairs.low_ratio), margin)
+    high = middle + hypot(log(pairs.high_ratio / pairs.mid_ratio), margin)
     if 0.0 < log(best_ratio) < low:
         middle = log(best_ratio)
         low = min(log(joined.means_ratio), middle - margin)

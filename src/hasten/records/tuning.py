@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hasten.records.enums import Reason
 from hasten.records.traits import Traits
 
 if TYPE_CHECKING:
-    from hasten.records.enums import Effect, Outcome, Reason, Setting
+    from hasten.records.enums import Effect, Outcome, Setting
     from hasten.records.finding import Diagnosis
     from hasten.records.loss_envelope import LossEnvelope
     from hasten.records.machine import Machine
     from hasten.records.measurements import Comparison, Interval, Noise, Profile
     from hasten.records.plan import Plan, Workload
+
+_WITHOUT_EVIDENCE = (Reason.LAUNCHES_DIFFER, Reason.NOT_RACED_AGAIN, Reason.UNPROVED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,3 +155,8 @@ class Tuning:
     def unfinished(self) -> bool:
         """Whether it ended before its answer was confirmed."""
         return self.interrupted or self.out_of_time
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it is unfinished, or what was faster is lost for want of evidence either way."""
+        return self.unfinished or any(row.reason in _WITHOUT_EVIDENCE for row in self.levers)

@@ -52,7 +52,7 @@ _DOUBTS = {
 def state_of(tuning: Tuning) -> State:
     """Return how far the plan of a tuning can be relied on."""
     if not tuning.plan.settings:
-        return State.UNPROVED if tuning.unfinished else State.EMPTY
+        return State.UNPROVED if tuning.undecided else State.EMPTY
     if not tuning.proof.holds:
         return State.FAILED
     if tuning.speedup is not None and tuning.speedup.is_gain:

@@ -130,10 +130,11 @@ def guard_plan(path: Path) -> None:
 def place_for(path: Path, tuning: Tuning) -> Path:
     """Return where to write the plan of a tuning.
 
-    The plan of an unfinished tuning goes beside a plan that is better proved, or beside a file
+    The plan of an undecided tuning goes beside a plan that is better proved, or beside a file
     that does not give its state, such as one written by hand.
     """
-    if not tuning.unfinished or not path.is_file():
+    decided = not tuning.undecided or (tuning.plan.settings and not tuning.unfinished)
+    if decided or not path.is_file():
         return path
     try:
         there = read_plan(path).state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf, prod
+from math import inf, log, prod
 from typing import TYPE_CHECKING
 
 from hasten.records import LEAST_RATIO, Comparison, Plan, Scope, Verdict
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _CLEAR_RATIO = 1.1
+LAUNCHES_LOG = 0.058
+"""By how much two launches of one script may differ, as a log ratio (`compare.launches_margin`)."""
 
 
 class Kind(StrEnum):
@@ -139,10 +141,10 @@ def is_faster(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
     )
 
 
-def is_slower(comparison: Comparison) -> bool:
-    """Return whether the candidate was shown to be slower, or broke."""
+def is_slower(comparison: Comparison, *, by_log: float = 0.0) -> bool:
+    """Return whether the candidate was shown to be slower, by more than a log ratio, or broke."""
     speedup = comparison.speedup
-    return speedup is None or speedup.high_ratio < 1.0
+    return speedup is None or log(speedup.high_ratio) < -by_log
 
 
 def has_won(comparison: Comparison | None) -> bool:

@@ -132,13 +132,15 @@ def _report(
     *,
     reason: Reason | None = None,
 ) -> LeverReport:
+    """Return a row; the figure of a race of several levers is that of none of them."""
+    is_alone = seen is not None and len(seen.baseline.differing(seen.candidate)) == 1
     return LeverReport(
         lever=candidate.lever,
         setting=setting,
         outcome=outcome,
         why=why,
         effect=candidate.effect,
-        speedup=seen.speedup if seen else None,
+        speedup=seen.speedup if seen and is_alone else None,
         reason=reason,
     )
 

@@ -28,6 +28,7 @@ from hasten.records import LEAST_RATIO, Comparison, Plan, Scope, Setting, Verdic
 from hasten.search.candidate import SCOPES
 from hasten.search.gain_estimator import GainEstimator, best_guess, is_numeric, number_pairs
 from hasten.search.proposal import (
+    LAUNCHES_LOG,
     Kind,
     Proposal,
     has_won,
@@ -411,18 +412,30 @@ class SearchStrategy:
         """Keep levers that may make launches alike beside others, unless a race showed a loss."""
         for candidate in self.usable():
             seen = self.deciding.get(candidate.lever)
+            if candidate.lever in self.redundant and seen is None:
+                seen = self.redundant[candidate.lever][0]  # what came in may be out again
             if (
                 candidate.steadies
                 and self.plan.settings
                 and not self.is_in(candidate)
                 and candidate.lever not in self.doubted
                 and seen is not None
-                and not is_slower(seen)
+                and not is_slower(seen, by_log=LAUNCHES_LOG)
             ):
                 setting = dict(seen.candidate.settings)[candidate.lever]
-                if not candidate.redundant_with(setting, self.plan):
-                    self.plan = self.plan.with_lever(candidate.lever, setting)
+                plan = self.plan.with_lever(candidate.lever, setting)
+                if not self._redundant_in(plan):
+                    self.plan = plan
                     self.steadied.add(candidate.lever)
+
+    def _redundant_in(self, plan: Plan) -> bool:
+        """Return whether any lever of a plan does nothing beside the others."""
+        settings = dict(plan.settings)
+        return any(
+            candidate.redundant_with(settings[candidate.lever], plan.without(candidate.lever))
+            for candidate in self.candidates
+            if candidate.lever in settings
+        )
 
     def _leave_out(self, levers: Sequence[str]) -> Steps:
         without = self.plan.only(frozenset(name for name, _ in self.plan.settings) - set(levers))

@@ -36,8 +36,9 @@ class Decisions:
     notes: list[str] = field(default_factory=list)
 
     def searched(self, rows: Sequence[LeverReport]) -> None:
-        """Take the rows of a search for the levers that it tried."""
-        self.rows = [*self.left_out, *rows]
+        """Take the rows of a search for the levers that it tried; others keep theirs."""
+        tried = {row.lever for row in rows}
+        self.rows = [*(row for row in self.rows if row.lever not in tried), *rows]
 
     def stopped(self, rows: Sequence[LeverReport]) -> None:
         """Take the rows of a search that was cut short, for levers without a decision."""

@@ -63,7 +63,7 @@ class Races:
     Attributes:
         noise: of the A/A run, after `measure_noise`.
         least_ratio: the gain that is worth a lever here: 2%, or what can be resolved, up to 5%.
-        interrupted: the user stopped a confirmation whose first rounds were enough.
+        interrupted: the user ended it once enough of a confirmation had been seen.
     """
 
     def __init__(
@@ -163,6 +163,16 @@ class Races:
             )
         )
         return noise
+
+    def know(self, history: Sequence[Comparison]) -> None:
+        """Take the races of an earlier run of the same search."""
+        for seen in history:
+            for plan, phase_s in (
+                (seen.baseline, seen.baseline_phase_s), (seen.candidate, seen.phase_s),
+            ):  # fmt: skip
+                self._runner.rhythm.know_late(self._options.with_applied(plan), phase_s or {})
+            if seen.speedup is not None:
+                self._seen[seen.candidate] = seen
 
     def _plans(self, proposal: search.Proposal) -> tuple[Plan, Plan]:
         """Return both plans of a race, with what the user set by hand."""
@@ -277,9 +287,10 @@ class Races:
             TooFewPairs: it is undecided after fewer pairs than the noise calls for.
             KeyboardInterrupt: the user stopped it before it had shown a gain.
         """
+        own, other = self._options.applied, self._options.with_applied(plan)
+        _know_late(self._runner, own, other)
         self._runner.statistics.forget_steps()
         rounds: list[compare.Confirmation] = []
-        own, other = self._options.applied, self._options.with_applied(plan)
         own_s, other_s = map(self._runner.pace.launch_s, (own, other))
         launches_s = both_start_s(own_s, other_s, single_process=self._runner.pace.single_process)
         least_count = self._least_confirming_count(plan)
@@ -393,6 +404,12 @@ class Races:
             self._view.race_grows(pairs, shown[1])
 
         return show
+
+
+def _know_late(runner: TrialRunner, *plans: Plan) -> None:
+    """Remember which plans have been seen to wait for a loader: they are raced in whole cycles."""
+    for plan in plans:
+        runner.rhythm.know_late(plan, runner.statistics.phase_s(plan) or {})
 
 
 def _round_count(window_s: float, *, launches_s: float, pairs_s: float) -> int:

@@ -60,7 +60,7 @@ class SearchDriver:
         self._costs = costs
         self._spent_s = spent_s
         self._confirm_s = 0.0
-        self._said_lost = False
+        self._said_lost = self._has_left = False
         self._launch_count = 2  # those of the script against itself
         self._is_first_free = True  # the first race is run whatever it takes
 
@@ -107,6 +107,8 @@ class SearchDriver:
             left_s = self._left_s(proposal, best) - self._races.prepare_s(proposal)
             self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
             share_s = max(_LEAST_RACE_S, 2 * left_s / max(2, races - len(history)))
+            if self._races.noise is None:  # nothing was worth a race, until time was all but up
+                self._races.measure_noise(quickly=True)
             self._launch_count += self._races.price(proposal).launch_count
             self._journal.append(self._races.race(proposal, share_s, most_s=left_s))
             self._tell_what_is_lost()
@@ -115,13 +117,22 @@ class SearchDriver:
                 self._view.leads(best)
         self._tell_what_was_passed_over()
 
+    def leave(self, levers: frozenset[str]) -> Plan:
+        """Search without some levers from now on; return the best plan of the others so far."""
+        self._candidates = [one for one in self._candidates if one.lever not in levers]
+        self._has_left = self._has_left or bool(levers)
+        return self.best
+
     def goes_on(self, answer: Tuning) -> bool:
         """Return whether there is time for more than a first answer, and more may be expected.
 
-        What is found later has to pay for its race, and for one more proof and confirmation.
+        What is found later has to pay for its race, and for one more proof and confirmation. What
+        the first answer has lost is not tried again.
         """
-        first = answer.speedup is not None and answer.plan == self._options.with_applied(self.best)
-        if self.end_s >= self._options.budget_s or not first:
+        lost = dict(self.best.settings).keys() - dict(answer.plan.settings).keys()
+        self.leave(frozenset(lost))
+        refuted = answer.speedup is None and self._has_left
+        if self.end_s >= self._options.budget_s and not refuted:
             return False
         self.end_s = self._options.budget_s
         asked = self._propose()

@@ -21,10 +21,11 @@ from hasten.verify.judge import Judge
 from hasten.verify.proof_runs import declared_effect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hasten import compare
     from hasten.records import Interval, LossEnvelope, Passes, Profile, Workload
+    from hasten.search import Candidate
     from hasten.search.costs import Costs
     from hasten.search.payback import Payback
     from hasten.session.decisions import Decisions
@@ -72,6 +73,7 @@ class Settlement:
         code: what trials have compiled so far.
         deadline: the end of the budget.
         costs: what the proof and the confirmation of a plan take.
+        without: gives the best plan that the search knows in place of one, without some levers.
 
     Attributes:
         surviving: what is left of the plan so far; None before there is one.
@@ -84,6 +86,7 @@ class Settlement:
         self, workload: Workload, options: Options, view: Watcher, watched: Watched, *,
         runner: TrialRunner, races: Races, decisions: Decisions, code: CompiledCode,
         deadline: Deadline, costs: Callable[[Plan], Costs],
+        without: Callable[[Plan, frozenset[str]], Plan],
     ) -> None:  # fmt: skip
         self.surviving: Plan | None = None
         self.proved: Proof | None = None
@@ -99,6 +102,7 @@ class Settlement:
         self._code = code
         self._deadline = deadline
         self._costs = costs
+        self._without = without
 
     def settle(self, plan: Plan, *, end_s: float, spent_s: Callable[[], float]) -> Answer:
         """Prove and confirm a plan; where the gain is not seen again, the part that won alone.
@@ -133,7 +137,9 @@ class Settlement:
                     return self._confirmed(plan, proof, seen, passes)
                 seen = lost
             rest = self._rest(plan, seen)
-            self._decisions.lose(plan.differing(rest), Outcome.DROPPED, seen)
+            rest = rest if rest != plan else Plan()
+            gone = frozenset(dict(plan.settings).keys() - dict(rest.settings).keys())
+            self._decisions.lose(gone, Outcome.DROPPED, seen)
             self.surviving, self.proved, plan = rest, None, rest
         # Nothing helps; what the user set by hand is judged nevertheless.
         return self._answer(*self._prove(Plan()))
@@ -151,7 +157,7 @@ class Settlement:
         """Look at the script under its plan, both with the times of the confirmation."""
         statistics, baseline = self._runner.statistics, self._watched.baseline
         own, other = self._options.applied, self._options.with_applied(plan)
-        tuned = None if self._races.interrupted else self._observed(other)
+        tuned = _observed(self._runner, self._races, other)
         if tuned is not None:
             candidates_s = [pair.candidate_s for pair in seen.pairs]
             tuned = retimed(tuned, statistics, other, candidates_s)
@@ -160,13 +166,6 @@ class Settlement:
         return Answer(
             plan=plan, proof=proof, baseline=baseline, tuned=tuned, confirmed=seen, passes=passes
         )
-
-    def _observed(self, plan: Plan) -> Profile | None:
-        try:
-            return observe(self._runner, plan)
-        except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES):
-            self._runner.children.clear()  # it is confirmed all the same
-            return None
 
     # ---- the proof
 
@@ -282,9 +281,10 @@ class Settlement:
             own, other = self._options.applied, self._options.with_applied(plan)
             later_s = self._runner.starts.later_s(own, other) or 0.0
             late = blamed(plan, self._watched.journal.history, later_s=later_s)
-            return plan.only(frozenset(name for name, _ in plan.settings) - late)
+            return _instead(plan, late, self._without(plan, late), self._watched.candidates)
         if lost.reason is Reason.FIRST_PASS:
-            return plan.only(plan.differing(filling(plan)))
+            kept = frozenset(dict(filling(plan).settings))
+            return _instead(plan, kept, self._without(plan, kept), self._watched.candidates)
         rest = self._decisions.won_alone(plan)
         if rest.settings:  # levers that make launches alike stay with them
             steady = {lever.name for lever, _ in lookup(plan) if lever.steadies}
@@ -314,6 +314,39 @@ class Settlement:
             training_s=self._options.training_s,
             life_count=self._runner.pace.life_count,
         )
+
+
+def _observed(runner: TrialRunner, races: Races, plan: Plan) -> Profile | None:
+    """Look at a plan that is confirmed, if there is time and the user waits for it."""
+    if races.interrupted:
+        return None
+    try:
+        return observe(runner, plan)
+    except (KeyboardInterrupt, OutOfTime, *TRIAL_FAILURES) as stop:
+        races.interrupted = isinstance(stop, KeyboardInterrupt)
+        runner.children.clear()
+        return None
+
+
+def _instead(
+    plan: Plan, levers: frozenset[str], known: Plan, candidates: Sequence[Candidate]
+) -> Plan:
+    """Return a plan without some levers, and with what they had displaced in the search.
+
+    Args:
+        plan: with them.
+        levers: what it loses.
+        known: the best plan that the search knows without them.
+        candidates: what could be tried.
+    """
+    rest = plan.only(frozenset(dict(plan.settings)) - levers)
+    for candidate in candidates:
+        setting = dict(known.settings).get(candidate.lever)
+        if setting is None or candidate.lever in dict(rest.settings):
+            continue
+        if not candidate.redundant_with(setting, rest):
+            rest = rest.with_lever(candidate.lever, setting)
+    return rest
 
 
 def _raced(

@@ -89,6 +89,7 @@ class TuningSession:
             self._settlement = Settlement(
                 workload, options, view, watched, runner=runner, races=self._races,
                 decisions=self._decisions, code=code, deadline=deadline, costs=self._costs,
+                without=self._without,
             )  # fmt: skip
             found = self._search()
         if found is None:
@@ -106,6 +107,7 @@ class TuningSession:
             raise
 
     def _search(self) -> Tuning:
+        self._races.know(self._watched.journal.history)
         self._driver.check_the_budget()
         try:
             if self._driver.best.settings or not self._driver.is_over:
@@ -130,12 +132,14 @@ class TuningSession:
 
     def _better(self, first: Tuning) -> Tuning:
         """Go on from a first answer, which is kept unless a better one is confirmed in time."""
-        assert first.speedup is not None  # noqa: S101  # the search goes on from a confirmed one
         best, second = self._driver.best, first
-        message = f"first answer: {times(first.speedup.mid_ratio)} by {first.plan}"
-        self._view.known(
-            f"{message}; the search goes on while worthwhile; Ctrl-C keeps this answer"
-        )
+        message = "no gain is confirmed: the search goes on while worthwhile; Ctrl-C ends it"
+        if first.speedup is not None:
+            message = (
+                f"first answer: {times(first.speedup.mid_ratio)} by {first.plan}; "
+                "the search goes on while worthwhile; Ctrl-C keeps this answer"
+            )
+        self._view.known(message)
         with suppress(KeyboardInterrupt, OutOfTime, HastenError, OSError):  # such as a full disk
             self._driver.run()
             if self._driver.best != best:
@@ -167,6 +171,16 @@ class TuningSession:
         lost = Lost(Reason.NOT_RACED_AGAIN, "faster, but it starts later, and was not confirmed")
         self._decisions.lose(plan.differing(rest), Outcome.DROPPED, lost)
         return rest, settlement.unproved(rest)
+
+    def _without(self, plan: Plan, levers: frozenset[str]) -> Plan:
+        """Return the best plan that the search knows in place of one, without some levers.
+
+        What a gate has rejected is not in that plan any more, and does not come back.
+        """
+        rejected = dict(self._driver.best.settings).keys() - dict(plan.settings).keys()
+        best = self._driver.leave(levers | rejected)
+        self._decisions.searched(self._driver.rows())
+        return best
 
     def _costs(self, plan: Plan) -> Costs:
         """Return what the parts of this tuning take, with `plan` as the one that is proved."""
