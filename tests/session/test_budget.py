@@ -669,6 +669,28 @@ def test_whatever_ends_the_second_part_the_first_answer_is_kept(tuned, ends) -> 
 
 
 @pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("budget_s", [75.0, 90.0])
+def test_a_race_that_starts_late_leaves_time_to_confirm_what_is_known(tuned, budget_s) -> None:
+    """As where a compiler takes far longer than the start of the script suggests."""
+
+    def late(plan):
+        return 50.0 if "early" in dict(plan.settings) else 0.0
+
+    hears = Hears(tuned)
+    gains = {**dict.fromkeys(LEVERS, 1.0), "brisk": 1.5, "early": 2.0}
+    seen = tuned(
+        budget_s, step_s=0.05, start_s=2.0, gains=gains, later_s=late, watcher=hears,
+        training_s=24 * 3600.0, slower_ratio=1.0,
+    )  # fmt: skip
+    assert any("early=True: stopped" in text for _, text in hears.known_at)
+    assert state_of(seen.tuning) is State.CONFIRMED
+    assert seen.tuning.plan == BRISK
+    (row,) = [row for row in seen.tuning.levers if row.lever == "early"]
+    assert row.outcome == "skipped"
+    assert seen.late_ratio <= 1.0
+
+
+@pytest.mark.usefixtures("one_by_one")
 def test_after_a_gate_has_rejected_a_lever_the_others_are_tried(tuned) -> None:
     hears = Hears(tuned)
     gains = {**FASTER, "brisk": 1.3}

@@ -219,6 +219,16 @@ class Races:
             self._view.known(f"{change}: {times(result.speedup.mid_ratio)}, {word}")
         return result
 
+    def give_up(self, proposal: search.Proposal) -> None:
+        """End a race that took longer than there was time for; its children are lost."""
+        baseline, candidate = proposal.baseline, proposal.candidate
+        self._runner.children.clear()
+        self._view.race_ends(
+            Comparison(baseline=baseline, candidate=candidate, verdict=Verdict.UNDECIDED)
+        )
+        change = candidate.only(baseline.differing(candidate)) or baseline
+        self._view.known(f"{change}: stopped, to leave time for the proof and the confirmation")
+
     def _race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
         baseline, candidate = proposal.baseline, proposal.candidate
         own, other = self._plans(proposal)

@@ -6,6 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from hasten import search
+from hasten.errors import OutOfTime
 from hasten.search.costs import too_short
 from hasten.units import duration, whole_minutes
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from hasten.search.costs import Costs
     from hasten.session.options import Options, Watcher
     from hasten.session.races import Races
+    from hasten.trials.deadline import Deadline
 
 # In races: a child for a plan that no living one runs. One that is started again because the script
 # ended, or because memory holds only one, costs only time.
@@ -48,6 +50,7 @@ class SearchDriver:
         costs: Callable[[Plan], Costs],
         spent_s: Callable[[], float],
         note: Callable[[str], None],
+        deadline: Deadline,
     ) -> None:
         self.short = self.hurried = False
         self.end_s = options.budget_s
@@ -59,6 +62,8 @@ class SearchDriver:
         self._view = view
         self._costs = costs
         self._spent_s = spent_s
+        self._deadline = deadline
+        self._overrun: set[tuple[Plan, Plan]] = set()
         self._confirm_s = 0.0
         self._said_lost = self._has_left = False
         self._launch_count = 2  # those of the script against itself
@@ -110,7 +115,13 @@ class SearchDriver:
             if self._races.noise is None:  # nothing was worth a race, until time was all but up
                 self._races.measure_noise(quickly=True)
             self._launch_count += self._races.price(proposal).launch_count
-            self._journal.append(self._races.race(proposal, share_s, most_s=left_s))
+            try:
+                with self._deadline.sooner(self._spare_s(best)):
+                    self._journal.append(self._races.race(proposal, share_s, most_s=left_s))
+            except OutOfTime:
+                self._deadline.check()
+                self._races.give_up(proposal)
+                self._overrun.add((proposal.baseline, proposal.candidate))
             self._tell_what_is_lost()
             best, old = self.best, best
             if best != old:
@@ -232,11 +243,22 @@ class SearchDriver:
     def _left_s(self, asked: search.Proposal, best: Plan) -> float:
         """Return the seconds that the search has left, given the best plan so far."""
         left_s = self.end_s - self._spent_s()
+        if (asked.baseline, asked.candidate) in self._overrun:
+            return 0.0
         if self.short:  # the proof may not fit anyway; the user has been told
             is_unrepaid = bool(self._options.unrepaid(asked.candidate).settings)
             is_less = asked.named_ratio <= self._gained_share(best)
             return 0.0 if is_unrepaid or is_less else left_s
         return left_s - self._after_s(asked.candidate, best)
+
+    def _spare_s(self, best: Plan) -> float:
+        """Return the seconds after which not even the shortest answer fits; some races start late.
+
+        Without a plan, or without time for an answer in any case, all that is left.
+        """
+        if self.short or not best.settings:
+            return inf
+        return self.end_s - self._spent_s() - self._costs(best).answer_s
 
     def _gained_share(self, best: Plan) -> float:
         """Return the share of a step that the best plan took away; below 0 where there is none."""

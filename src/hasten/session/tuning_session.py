@@ -85,6 +85,7 @@ class TuningSession:
             self._driver = SearchDriver(
                 watched.candidates, watched.journal, races=self._races, options=options, view=view,
                 costs=self._costs, spent_s=self._spent_s, note=self._decisions.notes.append,
+                deadline=deadline,
             )  # fmt: skip
             self._settlement = Settlement(
                 workload, options, view, watched, runner=runner, races=self._races,

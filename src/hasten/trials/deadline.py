@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING
 
 from hasten.errors import OutOfTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class Deadline:
@@ -40,6 +41,16 @@ class Deadline:
         """
         self.check()
         return min(timeout_s, self.left_s)
+
+    @contextmanager
+    def sooner(self, left_s: float) -> Iterator[None]:
+        """Let it be so many seconds from now for a while, if that is earlier."""
+        own_s = self.end_s
+        self.end_s = min(own_s, self._clock() + left_s)
+        try:
+            yield
+        finally:
+            self.end_s = own_s
 
     def check(self) -> None:
         """Raise once the deadline has passed.
