@@ -14,6 +14,7 @@ from hasten.session import Options
 from hasten.session.journals import open_journal
 from hasten.session.search_driver import SearchDriver
 from hasten.testing import LAPTOP
+from hasten.trials.deadline import Deadline
 
 FAILED = Comparison(
     baseline=Plan(), candidate=Plan().with_lever("b", 2), verdict=Verdict.FAIL, failure="It died."
@@ -137,7 +138,7 @@ def test_a_search_says_once_that_its_races_are_lost(work):
         (), search.Journal(path=work / "j", lost="disk quota exceeded"),
         races=SimpleNamespace(confirm_s=0.0, least_ratio=0.02, price=None), options=Options(),
         view=SimpleNamespace(note=said.append), note=said.append, spent_s=lambda: 0.0,
-        costs=lambda plan: SimpleNamespace(answer_s=0.0),
+        costs=lambda plan: SimpleNamespace(answer_s=0.0), deadline=Deadline(),
     )  # fmt: skip
     driver.run()
     driver.run()

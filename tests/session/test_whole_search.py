@@ -21,6 +21,7 @@ from hasten.session.observe import observe
 from hasten.session.races import Races
 from hasten.session.search_driver import MOST_LAUNCHES_COUNT, SearchDriver
 from hasten.testing import FakeScript, RecordingWatcher, plant, steady
+from hasten.trials.deadline import Deadline
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
 
@@ -229,7 +230,7 @@ def search_on(monkeypatch):
             driver = SearchDriver(
                 candidates, journal, races=races, options=options,
                 view=RecordingWatcher(), costs=lambda plan: nothing, spent_s=script.clock,
-                note=lambda text: None,
+                note=lambda text: None, deadline=Deadline(clock=script.clock),
             )  # fmt: skip
             driver.run()
             best = log(machine.cost(Plan()) / machine.best_s())
