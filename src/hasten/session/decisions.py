@@ -26,12 +26,10 @@ class Decisions:
     """The rows of the report, and its notes.
 
     Attributes:
-        left_out: rows of levers that are not tried.
         rows: one for each lever with a decision.
         notes: sentences.
     """
 
-    left_out: tuple[LeverReport, ...] = ()
     rows: list[LeverReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 

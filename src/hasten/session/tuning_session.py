@@ -77,7 +77,7 @@ class TuningSession:
         ):
             watched = self._watch(runner, machine)
             self._runner, self._watched = runner, watched
-            self._decisions = Decisions(left_out=watched.left_out, rows=[*watched.left_out])
+            self._decisions = Decisions(rows=[*watched.left_out])
             self._decisions.notes += watched.notes
             self._races = Races(
                 runner, options, view, fault_s=watched.diagnosis.fault_s, clock=self._clock
