@@ -26,7 +26,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from claims import build, environment, timed, tree_hash, tune
+from claims import build, environment, own, timed, tree_hash, tune, under
 from figures import machine_line, ratio, ratio_cell
 
 from hasten.compare import hodges_lehmann
@@ -109,7 +109,7 @@ def loadtuned(entry: dict[str, Any], folder: Path, raw: Path) -> list[str]:
             best, knobs = trial["result"]["throughput"], trial["knobs"]
     print(f"  loadtune: {knobs or 'nothing better'}", flush=True)
     if knobs is None:
-        return [entry["file"], *entry["short"]]
+        return own(entry)
     words = {key: knobs[key] for key in ("num_workers", "pin_memory")}
     if knobs["num_workers"]:
         words["persistent_workers"] = knobs["persistent_workers"]
@@ -137,15 +137,12 @@ def doctored(entry: dict[str, Any], folder: Path, out: Path) -> list[str]:
 
 def commands(entry: dict[str, Any], folder: Path, plan: Path) -> dict[str, list[str]]:
     """Return the commands to run, by name; plain python comes first."""
-    own = [entry["file"], *entry["short"]]
-    found = {"plain python": own, AGAIN: own}
+    found = {"plain python": own(entry), AGAIN: own(entry)}
     for name, words in RIVALS.items():
         if words is not None and present(words[1]):
-            found[name] = [*words, *own]
+            found[name] = [*words, *own(entry)]
     if plan.exists():
-        found["hasten run"] = [
-            "-m", "hasten", "run", "--quiet", "--force", "--plan", str(plan), *own
-        ]  # fmt: skip
+        found["hasten run"] = under(plan, entry)
     if words := compiled(entry, folder):
         found["torch.compile (edited)"] = words
     if "loadtune" in entry and present("loadtune"):

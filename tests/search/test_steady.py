@@ -1,18 +1,36 @@
 """What makes launches alike stays in a plan that it does not slow down."""
 
+from functools import partial
+
 import pytest
 
+from hasten.compare import launches_margin
 from hasten.records import Comparison, Effect, Interval, Phase, Plan, Scope, Verdict
 from hasten.search import Candidate, incumbent, last_about, propose, rows
+from hasten.search.proposal import LAUNCHES_LOG
+
+
+def candidate(lever, **details):
+    return Candidate(
+        lever=lever, phases=frozenset({Phase.FORWARD}), settings=(True,), effect=Effect.EXACT,
+        scope=Scope.LAUNCH, gain_ratio=5.0, share_ratio=0.9, **details,
+    )  # fmt: skip
+
+
+def gives_way(setting, plan):
+    return "another is loaded" if "other" in dict(plan.settings) else ""
+
+
+def raced(baseline, candidate, ratio, verdict, *, by=0.03):
+    ends = Interval(low_ratio=(1 - by) * ratio, mid_ratio=ratio, high_ratio=(1 + by) * ratio)
+    return Comparison(baseline=baseline, candidate=candidate, verdict=verdict, speedup=ends)
 
 
 def search(gains, *, end=None):
     """Search with `keep`, which steadies, and `fast`; return the candidates and the races."""
     candidates = [
-        Candidate(
-            lever=lever, phases=frozenset({Phase.FORWARD}), settings=(True,), effect=Effect.EXACT,
-            scope=Scope.LAUNCH, gain_ratio=5.0, share_ratio=0.9, steadies=lever == "keep",
-            named_ratio=0.3 if lever == "keep" else 0.0,
+        candidate(
+            lever, steadies=lever == "keep", named_ratio=0.3 if lever == "keep" else 0.0
         )
         for lever in gains
     ]  # fmt: skip
@@ -26,14 +44,9 @@ def search(gains, *, end=None):
     history = []
     while (asked := propose(candidates, history)) and (end is None or len(history) < end):
         ratio = cost(asked.baseline) / cost(asked.candidate)
-        low, high = 0.97 * ratio, 1.03 * ratio
-        verdict = Verdict.WIN if low > 1.02 else Verdict.DROP if ratio < 1.02 else Verdict.UNDECIDED
-        history.append(
-            Comparison(
-                baseline=asked.baseline, candidate=asked.candidate, verdict=verdict,
-                speedup=Interval(low_ratio=low, mid_ratio=ratio, high_ratio=high),
-            )
-        )  # fmt: skip
+        is_clear = 0.97 * ratio > 1.02
+        verdict = Verdict.WIN if is_clear else Verdict.DROP if ratio < 1.02 else Verdict.UNDECIDED
+        history.append(raced(asked.baseline, asked.candidate, ratio, verdict))
     return candidates, history
 
 
@@ -73,29 +86,18 @@ def test_the_report_says_why_it_stays() -> None:
 
 
 def test_what_does_nothing_beside_the_newcomer_leaves_the_plan() -> None:
-    def redundant_with(setting, plan):
-        return "another is loaded" if "other" in dict(plan.settings) else ""
-
     candidates = [
-        Candidate(
-            lever=lever, phases=frozenset({Phase.FORWARD}), settings=(True,), effect=Effect.EXACT,
-            scope=Scope.LAUNCH, gain_ratio=5.0, share_ratio=0.9, steadies=lever == "keep",
-            named_ratio=0.3 if lever == "keep" else 0.0, bundled=False,
-            redundant_with=redundant_with if lever == "keep" else lambda setting, plan: "",
-        )
-        for lever in ("keep", "other")
+        candidate(
+            "keep", steadies=True, named_ratio=0.3, bundled=False, redundant_with=gives_way
+        ),
+        candidate("other", bundled=False),
     ]  # fmt: skip
     history = []
     while asked := propose(candidates, history):
         ratio = 1.3 ** (len(asked.candidate.settings) - len(asked.baseline.settings))
         if "other" in asked.baseline.differing(asked.candidate):
             ratio = 1.5
-        history.append(
-            Comparison(
-                baseline=asked.baseline, candidate=asked.candidate, verdict=Verdict.WIN,
-                speedup=Interval(low_ratio=0.97 * ratio, mid_ratio=ratio, high_ratio=1.03 * ratio),
-            )
-        )  # fmt: skip
+        history.append(raced(asked.baseline, asked.candidate, ratio, Verdict.WIN))
     assert set(dict(incumbent(candidates, history).settings)) == {"other"}
     told = {row.lever: row for row in rows(candidates, history)}["keep"]
     assert (told.outcome, told.why) == ("dropped", "another is loaded: other=True came in")
@@ -103,49 +105,33 @@ def test_what_does_nothing_beside_the_newcomer_leaves_the_plan() -> None:
 
 def test_what_left_for_a_newcomer_comes_back_when_that_leaves_too() -> None:
     """`other` gives nothing without `keep`, in launches that happen to be alike."""
-
-    def redundant_with(setting, plan):
-        return "another is loaded" if "other" in dict(plan.settings) else ""
-
     candidates = [
-        Candidate(
-            lever=lever, phases=frozenset({Phase.FORWARD}), settings=(True,), effect=Effect.EXACT,
-            scope=Scope.LAUNCH, gain_ratio=5.0, share_ratio=0.9, steadies=lever != "fast",
-            bundled=lever != "other",
-            redundant_with=redundant_with if lever == "keep" else lambda setting, plan: "",
-        )
-        for lever in ("keep", "fast", "other")
-    ]  # fmt: skip
+        candidate("keep", steadies=True, redundant_with=gives_way),
+        candidate("fast"),
+        candidate("other", steadies=True, bundled=False),
+    ]
     history = []
     while len(history) < 3 and (asked := propose(candidates, history)):
         came = asked.baseline.differing(asked.candidate)
         ratio = 1.5 if came == {"keep", "fast"} else 1.04 if asked.baseline.settings else 1.0
         if asked.kind == "prune":
             ratio = 0.9 if came == {"other"} else 1.5
-        history.append(
-            Comparison(
-                baseline=asked.baseline, candidate=asked.candidate,
-                verdict=Verdict.WIN if ratio > 1.2 else
-                Verdict.UNDECIDED if ratio > 1.0 else Verdict.DROP,
-                speedup=Interval(low_ratio=0.95 * ratio, mid_ratio=ratio, high_ratio=1.05 * ratio),
-            )
-        )  # fmt: skip
+        verdict = Verdict.WIN if ratio > 1.2 else Verdict.UNDECIDED if ratio > 1.0 else Verdict.DROP
+        history.append(raced(asked.baseline, asked.candidate, ratio, verdict, by=0.05))
         if came == {"other"} and asked.kind == "prune":
             break
     assert history[-1].baseline == Plan().with_lever("fast", True)
     assert set(dict(incumbent(candidates, history).settings)) == {"keep", "fast"}
 
 
+def test_by_how_much_launches_may_differ_is_what_a_confirmation_takes_for_one() -> None:
+    assert pytest.approx(launches_margin([0.0]), abs=5e-4) == LAUNCHES_LOG
+
+
 def test_what_a_second_race_of_the_whole_refuted_does_not_come_back() -> None:
     """A plan of two that wins no more is left with `fast`, which has won alone."""
     fast, both = Plan().with_lever("fast", True), Plan(settings=(("fast", True), ("keep", True)))
-
-    def seen(baseline, candidate, ratio, verdict):
-        return Comparison(
-            baseline=baseline, candidate=candidate, verdict=verdict,
-            speedup=Interval(low_ratio=0.98 * ratio, mid_ratio=ratio, high_ratio=1.02 * ratio),
-        )  # fmt: skip
-
+    seen = partial(raced, by=0.02)
     history = [
         seen(Plan(), Plan().with_lever("keep", True), 1.03, Verdict.UNDECIDED),
         seen(Plan().with_lever("keep", True), both, 1.04, Verdict.WIN),

@@ -86,13 +86,9 @@ def confirmed(monkeypatch):
             return taken_s / (gain(script.launch_count) if plan.settings == fast else 1.0)
 
         script = FakeScript(
-            cost=cost,
-            start_s=start_s,
-            noise=steady(sd_ratio),
-            seed=seed,
-            faults=faults,
+            cost=cost, start_s=start_s, noise=steady(sd_ratio), seed=seed, faults=faults,
             life_count=life_count,
-        )
+        )  # fmt: skip
         fast = (
             FASTER.settings if not applied.settings else applied.with_lever("brisk", True).settings
         )

@@ -112,7 +112,7 @@ def test_a_plan_that_was_seen_to_wait_is_raced_in_whole_cycles_next_time() -> No
         own.steps(Plan(), 40)
         assert own.pace.pair_s(Plan(), FAST) == pytest.approx(4 * own.pace.step_s)
         own.pairs(Plan(), FAST, [True, False] * 100)
-        own.rhythm.know_late(FAST, own.statistics.phase_s(FAST))
+        own.rhythm.look(own.statistics, FAST)
         own.statistics.forget_steps()
         own.prepare(Plan(), FAST)
         assert own.pace.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.pace.step_s)

@@ -158,5 +158,6 @@ class Tuning:
 
     @property
     def undecided(self) -> bool:
-        """Whether it is unfinished, or what was faster is lost for want of evidence either way."""
-        return self.unfinished or any(row.reason in _WITHOUT_EVIDENCE for row in self.levers)
+        """Whether it is unfinished, or all that was faster is lost for want of evidence."""
+        lost = any(row.reason in _WITHOUT_EVIDENCE for row in self.levers)
+        return self.unfinished or (lost and not self.plan.settings)

@@ -133,8 +133,7 @@ def place_for(path: Path, tuning: Tuning) -> Path:
     The plan of an undecided tuning goes beside a plan that is better proved, or beside a file
     that does not give its state, such as one written by hand.
     """
-    decided = not tuning.undecided or (tuning.plan.settings and not tuning.unfinished)
-    if decided or not path.is_file():
+    if not tuning.undecided or not path.is_file():
         return path
     try:
         there = read_plan(path).state

@@ -133,7 +133,7 @@ def _report(
     reason: Reason | None = None,
 ) -> LeverReport:
     """Return a row; the figure of a race of several levers is that of none of them."""
-    is_alone = seen is not None and len(seen.baseline.differing(seen.candidate)) == 1
+    is_alone = seen is not None and not _other_count(seen)
     return LeverReport(
         lever=candidate.lever,
         setting=setting,
@@ -172,10 +172,13 @@ def inverse_figure(seen: Comparison) -> str:
 
 def _figure_of(seen: Comparison) -> str:
     """Return the figure of a deciding comparison, with how many other levers it included."""
-    count = len(seen.baseline.differing(seen.candidate)) - 1
-    if count < 1:
-        return figure(seen)
-    return f"{figure(seen)} together with {counted(count, 'other lever')}"
+    if count := _other_count(seen):
+        return f"{figure(seen)} together with {counted(count, 'other lever')}"
+    return figure(seen)
+
+
+def _other_count(seen: Comparison) -> int:
+    return len(seen.baseline.differing(seen.candidate)) - 1
 
 
 def _unproven(candidate: Candidate, seen: Comparison, strategy: SearchStrategy) -> str:

@@ -215,8 +215,7 @@ class Races:
             self._seen[candidate] = result
             dropped = "no gain" if result.excludes_gain else "no measurable gain"
             word = {Verdict.WIN: "faster", Verdict.DROP: dropped}.get(result.verdict, "undecided")
-            change = candidate.only(baseline.differing(candidate)) or baseline
-            self._view.known(f"{change}: {times(result.speedup.mid_ratio)}, {word}")
+            self._view.known(f"{_change(proposal)}: {times(result.speedup.mid_ratio)}, {word}")
         return result
 
     def give_up(self, proposal: search.Proposal) -> None:
@@ -226,8 +225,9 @@ class Races:
         self._view.race_ends(
             Comparison(baseline=baseline, candidate=candidate, verdict=Verdict.UNDECIDED)
         )
-        change = candidate.only(baseline.differing(candidate)) or baseline
-        self._view.known(f"{change}: stopped, to leave time for the proof and the confirmation")
+        self._view.known(
+            f"{_change(proposal)}: stopped, to leave time for the proof and the confirmation"
+        )
 
     def _race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
         baseline, candidate = proposal.baseline, proposal.candidate
@@ -298,7 +298,7 @@ class Races:
             KeyboardInterrupt: the user stopped it before it had shown a gain.
         """
         own, other = self._options.applied, self._options.with_applied(plan)
-        _know_late(self._runner, own, other)
+        self._runner.rhythm.look(self._runner.statistics, own, other)
         self._runner.statistics.forget_steps()
         rounds: list[compare.Confirmation] = []
         own_s, other_s = map(self._runner.pace.launch_s, (own, other))
@@ -416,10 +416,9 @@ class Races:
         return show
 
 
-def _know_late(runner: TrialRunner, *plans: Plan) -> None:
-    """Remember which plans have been seen to wait for a loader: they are raced in whole cycles."""
-    for plan in plans:
-        runner.rhythm.know_late(plan, runner.statistics.phase_s(plan) or {})
+def _change(proposal: search.Proposal) -> Plan:
+    """Return what the candidate of a race has and its baseline has not."""
+    return proposal.candidate.only(proposal.baseline.differing(proposal.candidate))
 
 
 def _round_count(window_s: float, *, launches_s: float, pairs_s: float) -> int:

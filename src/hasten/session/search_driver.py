@@ -104,8 +104,8 @@ class SearchDriver:
         best = self.best
         if best.settings:
             self._view.leads(best)
-        spare_s = self.end_s - self._spent_s() - self._costs(best).answer_s
-        self._confirm_s = min(self._races.confirm_s, max(0.0, _CONFIRM_SHARE * spare_s))
+        spare_s = max(0.0, self._spare_s(best))
+        self._confirm_s = min(self._races.confirm_s, _CONFIRM_SHARE * spare_s)
         self._tell_what_is_lost()
         while proposal := self._propose() or self._propose_late():
             history = self._journal.history
@@ -115,8 +115,9 @@ class SearchDriver:
             if self._races.noise is None:  # nothing was worth a race, until time was all but up
                 self._races.measure_noise(quickly=True)
             self._launch_count += self._races.price(proposal).launch_count
+            can_confirm = bool(best.settings) and not self.short
             try:
-                with self._deadline.sooner(self._spare_s(best)):
+                with self._deadline.sooner(self._spare_s(best) if can_confirm else inf):
                     self._journal.append(self._races.race(proposal, share_s, most_s=left_s))
             except OutOfTime:
                 self._deadline.check()
@@ -252,12 +253,7 @@ class SearchDriver:
         return left_s - self._after_s(asked.candidate, best)
 
     def _spare_s(self, best: Plan) -> float:
-        """Return the seconds after which not even the shortest answer fits; some races start late.
-
-        Without a plan, or without time for an answer in any case, all that is left.
-        """
-        if self.short or not best.settings:
-            return inf
+        """Return the seconds until not even the shortest answer for a plan fits any more."""
         return self.end_s - self._spent_s() - self._costs(best).answer_s
 
     def _gained_share(self, best: Plan) -> float:

@@ -137,7 +137,6 @@ class Settlement:
                     return self._confirmed(plan, proof, seen, passes)
                 seen = lost
             rest = self._rest(plan, seen)
-            rest = rest if rest != plan else Plan()
             gone = frozenset(dict(plan.settings).keys() - dict(rest.settings).keys())
             self._decisions.lose(gone, Outcome.DROPPED, seen)
             self.surviving, self.proved, plan = rest, None, rest
@@ -277,14 +276,15 @@ class Settlement:
 
     def _rest(self, plan: Plan, lost: Lost) -> Plan:
         """Return the part of a plan that may hold where the whole does not."""
+        gone = frozenset[str]()
         if lost.reason is Reason.STARTS_LATE:
             own, other = self._options.applied, self._options.with_applied(plan)
             later_s = self._runner.starts.later_s(own, other) or 0.0
-            late = blamed(plan, self._watched.journal.history, later_s=later_s)
-            return _instead(plan, late, self._without(plan, late), self._watched.candidates)
-        if lost.reason is Reason.FIRST_PASS:
-            kept = frozenset(dict(filling(plan).settings))
-            return _instead(plan, kept, self._without(plan, kept), self._watched.candidates)
+            gone = blamed(plan, self._watched.journal.history, later_s=later_s)
+        elif lost.reason is Reason.FIRST_PASS:
+            gone = frozenset(dict(filling(plan).settings))
+        if gone:
+            return _instead(plan, gone, self._without(plan, gone), self._watched.candidates)
         rest = self._decisions.won_alone(plan)
         if rest.settings:  # levers that make launches alike stay with them
             steady = {lever.name for lever, _ in lookup(plan) if lever.steadies}

@@ -236,8 +236,13 @@ class ScriptRhythm:
         two = zip(costs[::2], costs[1::2], strict=False)
         return [pair(both, first, None) for both in two for first in (True, False)]
 
+    def look(self, statistics: PlanStatistics, *plans: Plan) -> None:
+        """Decide before a race of plans whether their steps have been seen to wait for a loader."""
+        for plan in plans:
+            self.know_late(plan, statistics.phase_s(plan) or {})
+
     def know_late(self, plan: Plan, phase_s: Mapping[Phase, float]) -> None:
-        """Decide before a race of a plan whether its steps have been seen to wait for a loader."""
+        """Decide by the seconds of each phase whether the steps of a plan wait for a loader."""
         if phase_s.get(Phase.DATA, 0.0) > _WAITING_SHARE * sum(phase_s.values()):
             self._late.add(plan)
 

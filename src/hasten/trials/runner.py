@@ -88,8 +88,7 @@ class TrialRunner:
 
     def prepare(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> None:
         """Bring the children of a comparison to life and settle them, outside every clock."""
-        for plan in (baseline, candidate):
-            self.rhythm.know_late(plan, self.statistics.phase_s(plan) or {})
+        self.rhythm.look(self.statistics, baseline, candidate)
         self.repeat(lambda: self.children.sit(self._seats(baseline, candidate, apart=apart)))
 
     def prepare_s(self, baseline: Plan, candidate: Plan) -> float:
