@@ -63,7 +63,6 @@ class SearchDriver:
         self._costs = costs
         self._spent_s = spent_s
         self._deadline = deadline
-        self._overrun: set[tuple[Plan, Plan]] = set()
         self._confirm_s = 0.0
         self._said_lost = self._has_left = False
         self._launch_count = 2  # those of the script against itself
@@ -121,8 +120,7 @@ class SearchDriver:
                     self._journal.append(self._races.race(proposal, share_s, most_s=left_s))
             except OutOfTime:
                 self._deadline.check()
-                self._races.give_up(proposal)
-                self._overrun.add((proposal.baseline, proposal.candidate))
+                self._races.give_up(proposal)  # nor is there time to begin it again
             self._tell_what_is_lost()
             best, old = self.best, best
             if best != old:
@@ -244,8 +242,6 @@ class SearchDriver:
     def _left_s(self, asked: search.Proposal, best: Plan) -> float:
         """Return the seconds that the search has left, given the best plan so far."""
         left_s = self.end_s - self._spent_s()
-        if (asked.baseline, asked.candidate) in self._overrun:
-            return 0.0
         if self.short:  # the proof may not fit anyway; the user has been told
             is_unrepaid = bool(self._options.unrepaid(asked.candidate).settings)
             is_less = asked.named_ratio <= self._gained_share(best)
