@@ -477,6 +477,29 @@ def test_losses_are_not_compared_under_other_arguments_nor_times_on_other_proces
         assert found == replace(ENVELOPE, step_s=None)
 
 
+@pytest.mark.parametrize(("entry", "line"), [
+    (Entry.SCRIPT, "train.py"), (Entry.MODULE, "train"), (Entry.COMMAND, "python train.py"),
+])  # fmt: skip
+def test_an_edited_script_is_told_and_its_losses_are_not_compared(
+    path, tuning, machine, entry, line
+) -> None:
+    script = path.with_name("train.py")
+    script.write_text("lr = 0.1\n")
+    here = replace(tuning.workload, cwd=str(path.parent), entry=entry, argv=tuple(line.split()))
+    known = replace(tuning, envelope=ENVELOPE, workload=here)
+    plan_file.write_plan(path, known, snippets={}, today=TODAY)
+    saved = plan_file.read_plan(path)
+    assert plan_file.differences(saved, machine, here) == ()
+    assert plan_file.fitting_envelope(saved, machine, here) == ENVELOPE
+    script.write_text("lr = 0.2\n")
+    (found,) = plan_file.differences(saved, machine, here)
+    assert found.message.endswith(f"{line} has changed since it was tuned.")
+    assert not found.refuses
+    assert plan_file.fitting_envelope(saved, machine, here) == ENVELOPE.only_what_is_sure()
+    script.unlink()
+    assert plan_file.differences(saved, machine, here) == ()
+
+
 def test_a_plan_that_cannot_be_written_to_its_end_leaves_the_old_one(path, tuning, monkeypatch):
     plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
     before = path.read_bytes()

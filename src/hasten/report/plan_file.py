@@ -9,8 +9,10 @@ warning. A plan without levers changes nothing, so it is never refused.
 
 from __future__ import annotations
 
+import hashlib
 import reprlib  # values in a file may be long
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 
 SCHEMA = 1
+_HASH_COUNT = 16  # of its digits
 REDO = "Run `hasten tune` again to write a new one."
 
 
@@ -46,6 +49,7 @@ class SavedPlan:
     Attributes:
         machine: the fingerprint: cpu, cores, torch, python; a missing key means unknown.
         command: the script (module, notebook, program) and its arguments.
+        script_hash: of the script's own file; None if the file does not say.
         envelope: how the script begins without levers; None if the run is not to be watched.
         state: how far the plan can be relied on; None if the file does not say.
         assumed: names of the assumptions that the user granted when it was tuned.
@@ -54,6 +58,7 @@ class SavedPlan:
     plan: Plan
     machine: Mapping[str, object]
     command: tuple[str, ...] = ()
+    script_hash: str | None = None
     entry: Entry | None = None
     schema: int = SCHEMA
     envelope: LossEnvelope | None = None
@@ -163,6 +168,7 @@ def read_plan(path: Path) -> SavedPlan:
         plan=_plan(path, _table(path, content, "plan", required=True)),
         machine=_table(path, content, "machine"),
         command=_texts(path, command, "argv"),
+        script_hash=command.get("sha256"),
         entry=_entry(path, command),
         envelope=read_envelope(path, _table(path, content, "guard")),
         state=read_state(_table(path, content, "evidence")),
@@ -196,6 +202,9 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
         and not alike(key, then, here[key])
     ]
     found += _command_differences(saved, _spelt(workload))
+    if not any(one.refuses for one in found) and _is_edited(saved, workload):
+        message = f"{shown(_trained(_spelt(workload)))} has changed since it was tuned."
+        found.append(Difference(message=message, refuses=False))
     if saved.plan.settings:
         return tuple(found)
     return tuple(Difference(message=item.message, refuses=False) for item in found)
@@ -204,12 +213,14 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
 def fitting_envelope(saved: SavedPlan, machine: Machine, workload: Workload) -> LossEnvelope | None:
     """Return the part of the envelope that applies here and now.
 
-    Losses are compared only with the same arguments, times only on the same processor.
+    Losses are compared only where the script and its arguments are the same, times only on the
+    same processor.
     """
     envelope = saved.envelope
     if envelope is None:
         return None
-    if saved.command[1:] != _spelt(workload).argv[1:] or not saved.command:
+    is_other = saved.command[1:] != _spelt(workload).argv[1:] or _is_edited(saved, workload)
+    if is_other or not saved.command:
         return envelope.only_what_is_sure()
     here = fingerprint(machine)
     same = all(saved.machine.get(key) == here.get(key) for key in ("cpu", "cores"))
@@ -248,6 +259,28 @@ def _command_differences(saved: SavedPlan, workload: Workload) -> list[Differenc
         message = f"The plan was tuned with the arguments {arguments}."
         return [Difference(message=message, refuses=False)]
     return []
+
+
+def _is_edited(saved: SavedPlan, workload: Workload) -> bool:
+    """Return whether the script's file is another than was tuned, as far as both are known."""
+    here = _script_hash(workload)
+    return None not in (saved.script_hash, here) and saved.script_hash != here
+
+
+def _script_hash(workload: Workload) -> str | None:
+    """Return a hash of the first Python file that a command names; None if it names none.
+
+    A notebook's file changes whenever it is saved.
+    """
+    folder = Path(workload.cwd)
+    places = [folder / word for word in workload.argv if word.endswith(".py")]
+    if workload.entry is Entry.MODULE:
+        module = folder.joinpath(*workload.argv[0].split("."))
+        places = [module.with_suffix(".py"), module / "__main__.py"]
+    for place in filter(Path.is_file, places):
+        with suppress(OSError):
+            return hashlib.sha256(place.read_bytes()).hexdigest()[:_HASH_COUNT]
+    return None
 
 
 def _trained(workload: Workload) -> str:
@@ -361,6 +394,8 @@ def _command_table(workload: Workload) -> Table:
     _say(table, "What it was tuned for.")
     table.add("entry", workload.entry.value)
     table.add("argv", [utf8(word) for word in workload.argv])
+    if found := _script_hash(workload):
+        table.add("sha256", found)
     return table
 
 
