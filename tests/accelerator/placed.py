@@ -181,7 +181,18 @@ class Peeking(nn.Module):
 
 def refused():
     """What cannot be carried goes on where it was."""
-    model, seen = Peeking(), []
+    trained(Peeking())
+
+
+def shared():
+    """Other processes hold the same memory: they would not see weights that move."""
+    model = nn.Linear(4, 1)
+    model.share_memory()
+    trained(model)
+
+
+def trained(model):
+    seen = []
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(10):
         loss = model(torch.randn(8, 4)).pow(2).mean()

@@ -225,6 +225,39 @@ def test_a_worker_that_is_started_by_spawn_keeps_its_one_thread_and_what_it_sets
     assert done.stdout.splitlines()[-1:] == ["[1, 2] 3"], done.stderr
 
 
+POOL = r"""
+import multiprocessing
+import sys
+import torch
+
+
+def count(_):
+    return torch.get_num_threads(), torch._C.get_num_threads()
+
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    with context.Pool(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        print(pool.map(count, [0]), torch._C.get_num_threads())
+"""
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_process_of_a_pool_has_the_threads_that_it_asks_for(tmp_path, method) -> None:
+    (tmp_path / "train.py").write_text(POOL)
+    command = ["-m", "hasten", "run", "--set", "intra_op_threads=3", "train.py", method]
+    env = {
+        "PYTHONPATH": str(Path(hasten.__file__).parents[1]), "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1:] == ["[(1, 1)] 3"], done.stderr
+
+
 LATE = r"""
 import json, os
 os.environ["OMP_NUM_THREADS"] = "1"  # of a larger number MKL takes what it finds cores for

@@ -141,6 +141,8 @@ class Placement:
         return with_tensors(answer, _returned)
 
     def _place(self, module: Any) -> None:
+        if any(tensor.is_cpu and tensor.is_shared() for tensor in _state(module)):
+            raise RuntimeError("other processes share the weights of the model")
         with self.inside():
             _move(module, self._device)
         kinds: set[Any] = {type(part) for part in module.modules()}

@@ -20,6 +20,7 @@ _LIBRARIES = tuple(
 )
 _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+_LAUNCHERS = frozenset({"torch", "accelerate", "lightning"})
 
 
 def own_code() -> Iterator[CodeType]:
@@ -33,8 +34,10 @@ def own_code() -> Iterator[CodeType]:
         running.append(frame.f_code)
         frame = frame.f_back  # type: ignore[assignment]
     known = [one.__code__ for one in gc.get_objects() if type(one) is FunctionType]
+    started = _started()
+    own = {path: _is_own(path, started) for path in {one.co_filename for one in (*running, *known)}}
     for code in {id(code): code for code in (*running, *known)}.values():
-        if _is_own(code.co_filename):
+        if own[code.co_filename]:
             yield code
 
 
@@ -77,9 +80,29 @@ def _has(code: CodeType, words: frozenset[str], calls: frozenset[str]) -> str:
     return ""
 
 
-def _is_own(path: str) -> bool:
-    """Return whether a file is the script's: not Python's, of no installed package, not ours."""
+def _is_own(path: str, started: tuple[str, ...]) -> bool:
+    """Return whether a file is the script's: not Python's, of no installed package, not ours.
+
+    The package that was started (`python -m package.train`, or the command that it installs) is
+    the script's, wherever it lies.
+    """
     if path.startswith("<") and not path.startswith("<ipython"):
         return False
     full = os.path.abspath(path)
-    return not _PACKAGES.search(full) and not full.startswith((*_LIBRARIES, _OWN))
+    return full.startswith(started) or not (
+        _PACKAGES.search(full) or full.startswith((*_LIBRARIES, _OWN))
+    )
+
+
+def _started() -> tuple[str, ...]:
+    """Return the folders of the packages that were started, if they are installed."""
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None) or ""
+    names = [spec.name] if spec is not None else []
+    if spec is None and os.path.dirname(os.path.abspath(file)) == sysconfig.get_path("scripts"):
+        names = [one.__module__ for one in vars(main).values() if type(one) is FunctionType]
+    tops = {name.partition(".")[0] for name in names} - _LAUNCHERS
+    files = (getattr(sys.modules.get(top), "__file__", None) for top in tops)
+    return tuple(
+        os.path.dirname(one) + os.sep for one in files if one and one.endswith("__init__.py")
+    )

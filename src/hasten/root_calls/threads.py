@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,10 @@ def _in_worker() -> bool:
     return frame.f_globals.get("__name__") == _WORKER
 
 
+def _is_count(args: tuple[Any, ...]) -> bool:
+    return len(args) == 1 and type(args[0]) is int and args[0] >= 1
+
+
 def _tell(own: list[int], original: Callable[..., Any]) -> Any:
     """Tell the script its own count: it may start as many workers, or draw as often."""
     return own[0] if is_asked_by_script() and not _in_worker() else original()
@@ -36,30 +42,35 @@ def hold_threads(training: Training, count: int) -> Callable[[], None]:
     """Set the count now and when training starts, and override what the script sets itself.
 
     The script's calls are answered and remembered: it is told its last request, which is also
-    what undo restores. A loader worker gets what it asks for.
+    what undo restores. A loader worker gets what it asks for, and so does another process that
+    `multiprocessing` started, until it trains.
     """
     import torch
 
     put = torch._C.set_num_threads
     own = [torch.get_num_threads()]
+    trains: list[int] = []
 
     def settle() -> None:
+        trains.append(os.getpid())
         now = torch.get_num_threads()  # we are told the true count
         if now != count:  # it was set in another way than by torch's function
             own[0] = now
             put(count)
 
     def answer(original: Callable[..., Any], *args: Any) -> Any:
-        if len(args) != 1 or type(args[0]) is not int or args[0] < 1 or _in_worker():
+        if not _is_count(args) or _in_worker():
             return original(*args)  # which says what is wrong with them
         own[0] = args[0]
-        return None
+        is_helper = multiprocessing.parent_process() is not None and os.getpid() not in trains
+        return original(*args) if is_helper else None
 
     undos = [
         training.on_training(settle),
         training.on_function(torch, "get_num_threads", partial(_tell, own)),
         training.on_function(torch, "set_num_threads", answer),
     ]
+    trains.clear()  # that was no start
 
     def undo() -> None:
         for one in undos:

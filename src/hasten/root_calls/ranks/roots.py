@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
+from hasten.root_calls.model_code import writes_out
 from hasten.root_calls.ranks.batch import Join, batch_size, tensors_in
 from hasten.root_calls.ranks.examine import examine, messages_bytes
 from hasten.root_calls.ranks.memory import NoRoomError, room_bytes
@@ -203,6 +204,8 @@ class Ranks:
             return "the model has sparse tensors"
         if any(getattr(part, "max_norm", None) is not None for part in module.modules()):
             return "the model writes to its weights (max_norm)"
+        if where := writes_out(module):  # of shares of a batch, and by each helper
+            return f"the model's code may print or write files: {where}"
         if sum(one.is_shared for one in self._roots.values()) >= _MOST_MODELS_COUNT:
             return "the script has too many models"
         needed_bytes = 2 * self._rank_count * room_bytes(tensors)
