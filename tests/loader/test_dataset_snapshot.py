@@ -8,6 +8,7 @@ import types
 import weakref
 from array import array
 from collections import deque
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,6 +64,8 @@ def changed(root, change):
     return first == second, second == look(root)
 
 
+PATHS = [Path(f"{number}.png") for number in range(3000)]
+LABELLED = [(path, number) for number, path in enumerate(PATHS)]
 ARRAY, TENSOR, LEAF = np.zeros(10_000), torch.zeros(10_000), Thing(size=1)
 MEMBERS = [{"size": i, "box": [0, i]} for i in range(3000)]
 CASES = {
@@ -74,6 +77,8 @@ CASES = {
     "closure": (enclosing(nested(LEAF)), lambda: setattr(LEAF, "size", 7)),
     "deque": (deque([1, LEAF]), lambda: setattr(LEAF, "size", 8)),
     "kind of list": (Listed([LEAF]), lambda: setattr(LEAF, "size", 9)),
+    "path": (Thing(inside=PATHS), lambda: PATHS.__setitem__(2000, Path("2000.png"))),
+    "path with a label": (Thing(inside=LABELLED), lambda: LABELLED.__setitem__(9, (PATHS[9], 8))),
     "new attribute": (LEAF, lambda: setattr(LEAF, "other", 1)),
     "of the class": (Thing(), lambda: setattr(Thing, "factor", 2)),
     "in the class": (Thing(), lambda: Thing.options.append(2)),

@@ -28,6 +28,13 @@ def again(value, note=None):
     return unpack(bytearray(b"".join(pack(value, note))))
 
 
+def made_twice(value):
+    """Return what a maker makes, the second time."""
+    make = Packed(bytearray(b"".join(pack(value)))).maker()
+    make()
+    return make()
+
+
 @st.composite
 def tensors(draw):
     dtype = draw(st.sampled_from(DTYPES))
@@ -69,6 +76,20 @@ SAMPLES = st.recursive(
 @given(SAMPLES)
 def test_every_sample_comes_back_the_same(value) -> None:
     assert difference(again(value), value) == ""
+
+
+@settings(deadline=None, max_examples=200)
+@given(SAMPLES)
+def test_a_maker_makes_the_same_each_time(value) -> None:
+    assert difference(made_twice(value), value) == ""
+
+
+def test_what_a_maker_made_may_be_written_to() -> None:
+    make = Packed(bytearray(b"".join(pack({"x": [torch.arange(6.0).view(2, 3).t(), 1]})))).maker()
+    first = make()
+    first["x"][0].zero_()
+    first["x"].append(2)
+    assert difference(make(), {"x": [torch.arange(6.0).view(2, 3).t(), 1]}) == ""
 
 
 @settings(deadline=None)

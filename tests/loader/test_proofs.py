@@ -1,5 +1,7 @@
 """A proof is made where it costs less than the waiting that it may save."""
 
+import sys
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
@@ -40,6 +42,20 @@ def test_what_is_known_costs_nothing(proofs) -> None:
     proofs.of(one)
     proofs.cost_s = 1.0
     assert proofs.repay(one, life)
+
+
+def test_a_list_is_examined_once_and_is_not_kept_alive() -> None:
+    """A list has no weak references; its loader has."""
+    rows = [(torch.ones(2), 1)] * 4
+    one, proofs = DataLoader(rows), Proofs()
+    assert proofs.of(one) is proofs.of(one)
+    assert proofs.of(DataLoader(rows, collate_fn=one.collate_fn)) is proofs.of(one)
+    others = list(rows)
+    held_count = sys.getrefcount(others)
+    other = DataLoader(others)
+    proofs.of(other)
+    del other
+    assert sys.getrefcount(others) == held_count
 
 
 @pytest.mark.parametrize(("pass_count", "repaid"), [(2, False), (10, True)])

@@ -206,21 +206,6 @@ def test_forked_processes_write_and_read_what_the_others_wrote() -> None:
 
 
 @pytest.mark.child
-def test_what_forked_processes_counted_adds_up() -> None:
-    store = Store(1 << 20)
-    store.put(1, b"x")
-
-    def work():
-        for key in (1, 1, 2):
-            store.get(key)
-        return store.put(os.getpid(), b"y")
-
-    assert [ended(in_child(work)) for _ in range(2)] == [0, 0]
-    counts = store.counts()
-    assert (counts["hits"], counts["misses"], counts["entries"]) == (4, 2, 3)
-
-
-@pytest.mark.child
 def test_a_writer_that_is_killed_while_it_holds_the_lock_stops_nobody() -> None:
     store = Store(1 << 20)
     ready, told = os.pipe()

@@ -86,7 +86,7 @@ class _TooMuch(Exception):
 
 
 class _Row:
-    """Plain values: equal where each is the same object, or all are bit-identical."""
+    """Values: equal where each is the same object, or all are plain and bit-identical."""
 
     __slots__ = ("values",)
 
@@ -98,7 +98,10 @@ class _Row:
             return False
         if all(map(operator.is_, self.values, other.values)):
             return True
-        return dumps(self.values, _MARSHAL_VERSION) == dumps(other.values, _MARSHAL_VERSION)
+        try:
+            return dumps(self.values, _MARSHAL_VERSION) == dumps(other.values, _MARSHAL_VERSION)
+        except ValueError:  # opaque ones are among them
+            return all(map(_is_same, self.values, other.values))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -293,35 +296,48 @@ class _SnapshotTaker:
     def _object(self, value: Any) -> Iterable[Any]:
         kind = type(value)
         self.tokens.append(_Itself(value))
-        if kind.__module__.partition(".")[0] in _OPAQUE_HOMES or hasattr(kind, "__next__"):
+        if _is_opaque(kind) or hasattr(kind, "__next__"):
             return ()
         attributes = _attributes(value)
         below = self._members(kind, [*attributes, *attributes.values()])
         return [*below, kind] if self._follows(kind) else below
 
     def _members(self, kind: type, members: list[Any]) -> list[Any]:
-        """Note the plain values that an object holds; return the others."""
+        """Note the values that a row compares; return the others."""
         self.tokens.append((kind.__name__, len(members)))
         self._take(_POINTER_BYTES * len(members))
         below: list[Any] = []
         for start in range(0, len(members), _CHUNK_COUNT):
             self._tick()
             part = members[start : start + _CHUNK_COUNT]
-            if _all_plain(part):
+            if _is_row(part):
                 self.tokens.append(_Row(part))
             else:
                 below += part
         return below
 
 
-def _all_plain(values: list[Any]) -> bool:
-    """Return whether these are plain values, or tuples of plain values."""
-    kinds = set(map(type, values))
-    if kinds <= _PLAIN:
-        return True
-    tuples = [value for value in values if type(value) is tuple]
-    inner = set(map(type, chain.from_iterable(tuples)))
-    return kinds <= {*_PLAIN, tuple} and inner <= _PLAIN
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other or type(one) is not type(other):
+        return one is other
+    if type(one) is tuple:
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return type(one) in _PLAIN and dumps(one, _MARSHAL_VERSION) == dumps(other, _MARSHAL_VERSION)
+
+
+def _is_row(values: list[Any]) -> bool:
+    """Return whether a row compares these: plain and opaque values, or tuples of them."""
+    inner = set(map(type, chain.from_iterable(one for one in values if type(one) is tuple)))
+    return all(map(_fits_row, inner | (set(map(type, values)) - {tuple})))
+
+
+def _fits_row(kind: type) -> bool:
+    """Return whether values of a type are compared as wholes; weak references are for others."""
+    return kind in _PLAIN or (_is_opaque(kind) and not kind.__weakrefoffset__)
+
+
+def _is_opaque(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in _OPAQUE_HOMES
 
 
 def _tells(name: str, value: Any) -> bool:

@@ -22,6 +22,7 @@ _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _KNOWN_COUNT = 4096
 _Names = frozenset[str] | None
 _NAMES: WeakKeyDictionary[type, dict[CodeType, _Names]] = WeakKeyDictionary()
+_identity = object.__hash__  # as `id`, but no audit hook sees it, of which there is one by then
 
 
 def fingerprint(
@@ -50,11 +51,12 @@ def fingerprint(
             if isinstance(part, _PLAIN):
                 tokens += type(part), part
                 continue
-            tokens.append(id(part))
+            own = _identity(part)
+            tokens.append(own)
             is_deep = level >= _DEEPEST
-            if level == deepest or id(part) in seen or (is_deep and len(tokens) > _MOST_PARTS):
+            if level == deepest or own in seen or (is_deep and len(tokens) > _MOST_PARTS):
                 continue
-            seen.add(id(part))
+            seen.add(own)
             below += _inside(part, tokens, brief=brief, is_deep=is_deep)
         layer = below
     return tokens
@@ -94,7 +96,7 @@ def _of_method(method: MethodType, tokens: list[Any]) -> list[Any]:
     if names is None or type(attributes) is not dict:
         return [owner, function]
     found = sorted(names & attributes.keys())
-    tokens += id(owner), tuple(found)
+    tokens += _identity(owner), tuple(found)
     return [function, *(attributes[name] for name in found)]
 
 
@@ -137,7 +139,7 @@ def globals_in(code: CodeType) -> frozenset[str]:
 
 def _members(value: Any) -> int:
     parts = [*value.keys(), *value.values()] if type(value) is dict else value
-    return hash(tuple(map(id, parts)))
+    return hash(tuple(map(_identity, parts)))
 
 
 def bound_to(function: Any) -> list[Any]:

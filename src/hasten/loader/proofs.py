@@ -16,7 +16,7 @@ from hasten.loader.proof.verdict import ASSUMPTION
 from hasten.loader.sources import batched_items
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hasten.loader.proof.verdict import LoaderProof
     from hasten.loader.worker_plan import WorkerRequest
@@ -121,8 +121,8 @@ class Proofs:
         found = prove(loader)
         self.cost_s = time.monotonic() - began_s
         self._made_count += 1
-        with suppress(TypeError):  # a list, say, is examined again each time
-            self._known[key] = [weakref.ref(part) for part in parts], found
+        with suppress(TypeError):  # a collate function without weak references: again each time
+            self._known[key] = [_weakly(part, loader) for part in parts], found
         self._last[id(loader.dataset)] = found
         return found
 
@@ -185,3 +185,14 @@ class Proofs:
             loader, is_pure=found.is_pure, is_unchanged=found.is_whole, unproven=found.message,
             is_batchable=dataset in self._batchable, is_folder=dataset in self._folders,
         )  # fmt: skip
+
+
+def _weakly(part: Any, loader: Any) -> Callable[[], Any]:
+    """Return what gives a part of a loader back while it lives; a list, while its loader does."""
+    try:
+        return weakref.ref(part)
+    except TypeError:
+        if part is not loader.dataset:
+            raise
+        owner = weakref.ref(loader)
+        return lambda: getattr(owner(), "dataset", None)

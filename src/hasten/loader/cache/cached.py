@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
@@ -55,7 +56,7 @@ class Cache:
             return f"no memory to share: {error.strerror or error}"
         if why := memo.why_not:
             stays = loader.num_workers and loader.persistent_workers
-            if memo.is_forbidden or not stays:
+            if memo.made_of.why_not or not stays:  # the code alone forbids it
                 return why
             # Without a source these workers would restart, and so would their random streams.
             memo.off = why
@@ -63,7 +64,7 @@ class Cache:
         return CachedSource(loader, recipe, memo)
 
     def counts(self) -> dict[str, int]:
-        """Return entries, bytes, hits and misses so far."""
+        """Return entries and bytes so far."""
         return self._store.counts() if self._store else {}
 
     def _memo_of(self, dataset: Any, roots: tuple[Any, ...]) -> Memo:
@@ -85,9 +86,14 @@ class Cache:
         elif not looks.is_whole:
             memo.off = "to see whether the dataset has changed takes too long"
         key = id(dataset)
-        seen_by = weakref.ref(dataset, lambda _: self._memos.pop(key, None))
-        self._memos[key] = seen_by, memo, looks, drop_count
+        self._memos[key] = weakref.ref(dataset, partial(self._forget, key)), memo, looks, drop_count
         return memo
+
+    def _forget(self, key: int, _: weakref.ref[Any]) -> None:
+        """Forget a dataset that is gone; with the last one, its memory goes, too."""
+        self._memos.pop(key, None)
+        if not self._memos:
+            self._store = None
 
     def _current_store(self) -> Store:
         if self._store is None:
@@ -110,8 +116,9 @@ class CachedSource:
     light = False
 
     def __init__(self, loader: Any, recipe: Recipe, memo: Memo) -> None:
-        from torch.utils.data import default_collate
+        from torch.utils.data import Subset, default_collate
 
+        self._subset = Subset
         self._dataset = loader.dataset
         self.collate_fn = loader.collate_fn  # a worker puts its own there
         self._recipe = recipe
@@ -192,7 +199,7 @@ class CachedSource:
     def _resolve(self, index: Any) -> Any:
         """Return the index into the innermost dataset, as nested subsets would ask for it."""
         dataset = self._dataset
-        while _is_subset(dataset):
+        while type(dataset) is self._subset:
             index, dataset = dataset.indices[index], dataset.dataset
         return index
 

@@ -27,6 +27,7 @@ _JUDGED_COUNT = 64
 _LEAST_KEPT_RATIO = 0.1
 _OVERHEAD_NS = 30_000
 _LOOK_SHARE_RATIO = 0.1
+_MOST_READY_COUNT = 1 << 16
 _OFF = b"off"
 
 
@@ -59,6 +60,9 @@ class Memo:
         self._before: Any = None
         self._use_count = 0
         self._is_full = False
+        # What this process has found in the store; its workers get on without.
+        self._ready: dict[bytes, tuple[Any, Callable[[], Any]]] = {}
+        self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memo, (self.store, self.salt, self.made_of.roots, self.off)
@@ -68,11 +72,6 @@ class Memo:
         """Why the code alone forbids keeping, or why this or another process gave up."""
         found = self.store.get(self.salt + _OFF)
         return self.made_of.why_not or self.off or (bytes(found).decode() if found else "")
-
-    @property
-    def is_forbidden(self) -> bool:
-        """Whether the code alone forbids keeping, so that nothing was ever kept."""
-        return bool(self.made_of.why_not)
 
     @property
     def draws_privately(self) -> bool:
@@ -115,13 +114,17 @@ class Memo:
         """
         if self.off:
             return make()
+        ready = self._ready.get(name)
+        if ready is not None and file_access.unchanged(ready[0]):
+            file_access.read(ready[0])
+            return self._use(ready[1], make)
         key = self.salt + name
         found = self.store.get(key)
         if found is not None:
             packed = packing.Packed(found)
             if file_access.unchanged(packed.note):
                 file_access.read(packed.note)
-                return self._use(packed, make)
+                return self._use(self._keep_ready(name, packed), make)
         if self._is_full:
             return make()
         return self._make(key, make, path, replace=found is not None)
@@ -132,11 +135,19 @@ class Memo:
 
     def give_up(self, why: str) -> None:
         """Stop keeping values, and let the other processes know at their next pass."""
-        self.off = why
+        self.off, self._ready = why, {}
         self.store.put(self.salt + _OFF, why.encode())
 
-    def _use(self, packed: packing.Packed, make: Callable[[], Any]) -> Any:
-        value = packed.build()
+    def _keep_ready(self, name: bytes, packed: packing.Packed) -> Callable[[], Any]:
+        """Return what makes the value of `name`, and keep it for the next time."""
+        if len(self._ready) >= _MOST_READY_COUNT or os.getpid() != self._pid:
+            return packed.build
+        made = packed.maker()
+        self._ready[name] = packed.note, made
+        return made
+
+    def _use(self, build: Callable[[], Any], make: Callable[[], Any]) -> Any:
+        value = build()
         self._use_count += 1
         if not self.made_of.has_roots or self._use_count % _SPOT_EVERY:
             return value

@@ -5,8 +5,12 @@ from __future__ import annotations
 import marshal
 import struct
 import sys
+from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ALIGN_BYTES = 64
 _LENGTH = struct.Struct("<Q")
@@ -69,6 +73,13 @@ class Packed:
     def build(self) -> Any:
         """Return a new value."""
         return _Builder(self._view, self._at).build(self._skeleton)
+
+    def maker(self) -> Callable[[], Any]:
+        """Return what makes new values, each in less time than `build`."""
+        try:
+            return _Makers(self._view, self._at).of(self._skeleton)
+        except _NoMaker:
+            return self.build
 
 
 def unpack(view: Any) -> Any:
@@ -262,3 +273,66 @@ class _Builder:
         image = module.frombytes(mode, size, self._packed[start : start + length])
         image.info = self.build(info)
         return image
+
+
+class _NoMaker(Exception):
+    """A part of a value has no faster way to be made again."""
+
+
+class _Makers:
+    """Makes what `_Builder` makes, from views of the packed bytes that are made once."""
+
+    def __init__(self, packed: Any, at: int) -> None:
+        self._packed = packed
+        self._at = at
+
+    def of(self, skeleton: tuple[Any, ...]) -> Callable[[], Any]:
+        """Return what makes new values of a skeleton.
+
+        Raises:
+            _NoMaker: there is nothing faster than building it.
+        """
+        kind, *rest = skeleton
+        if kind == "plain":
+            return partial(_itself, rest[0])
+        if kind in ("tuple", "list"):
+            return partial(
+                _tuple if kind == "tuple" else _list, [self.of(part) for part in rest[0]]
+            )
+        if kind == "dict":
+            return partial(_dict, rest[0], [self.of(part) for part in rest[1]])
+        if kind == "tensor":
+            return self._tensor(*rest)
+        raise _NoMaker
+
+    def _tensor(
+        self, name: str, shape: Any, stride: Any, order: Any, length: int
+    ) -> Callable[[], Any]:
+        import torch
+
+        start = self._at + -self._at % _ALIGN_BYTES
+        self._at = start + length
+        if not length:
+            raise _NoMaker
+        raw = torch.frombuffer(self._packed, dtype=torch.uint8, count=length, offset=start)
+        permuted = raw.view(getattr(torch, name)).view([shape[axis] for axis in order])
+        kept = permuted.permute(_inverse(order))
+        if kept.clone().stride() != stride:  # an axis of one may have any
+            raise _NoMaker
+        return kept.clone
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _list(makers: list[Callable[[], Any]]) -> list[Any]:
+    return [make() for make in makers]
+
+
+def _tuple(makers: list[Callable[[], Any]]) -> tuple[Any, ...]:
+    return tuple([make() for make in makers])
+
+
+def _dict(keys: list[Any], makers: list[Callable[[], Any]]) -> dict[Any, Any]:
+    return {key: make() for key, make in zip(keys, makers, strict=True)}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-_HEADER = struct.Struct("<5Q")  # next free byte, allocated up to, entries, hits, misses
+_HEADER = struct.Struct("<3Q")  # next free byte, allocated up to, entries
 _SLOT = struct.Struct("<5Q")  # both halves of the key, offset, length, check
 _PAGE_BYTES = 4096
 _ALIGN_BYTES = 64
@@ -24,7 +24,6 @@ _ALLOCATE_BYTES = 4 << 20
 _LONGEST_PROBE = 64
 _FULL_RATIO = 0.9  # of the slots: beyond it a free one is often too far away
 _PATIENCE_S = 0.05
-_FLUSH_COUNT = 128
 _WORD = (1 << 64) - 1
 _LEAST_BYTES = 1 << 16
 
@@ -60,7 +59,7 @@ class Store:
         except OSError:
             os.close(fd)
             raise
-        _HEADER.pack_into(self._map, 0, self._arena, self._arena, 0, 0, 0)
+        _HEADER.pack_into(self._map, 0, self._arena, self._arena, 0)
 
     def _adopt(self, fd: int, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
@@ -72,7 +71,6 @@ class Store:
         self._arena = _rounded(_PAGE_BYTES + table_bytes, _PAGE_BYTES)
         self._threads = threading.Lock()
         self._pid = os.getpid()
-        self._hit_count = self._miss_count = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (f"/proc/{os.getpid()}/fd/{self._fd}", self.budget_bytes)
@@ -88,17 +86,14 @@ class Store:
         The view is of the shared memory itself. It is writable only because torch warns about
         views that are not: only read and copy it.
         """
-        self._count_locally()
         found = self._find(*_halves(key))
         if found is None:
-            self._miss_count += 1
             return None
-        self._hit_count += 1
         _, offset, length = found
         return self._view[offset : offset + length]
 
     def has(self, key: bytes | int) -> bool:
-        """Return whether there are bytes for `key`; this does not count as a hit or miss."""
+        """Return whether there are bytes for `key`."""
         return self._find(*_halves(key)) is not None
 
     def put(self, key: bytes | int, *buffers: Any, replace: bool = False) -> bool:
@@ -158,16 +153,9 @@ class Store:
         return int(start) + count_bytes <= self.budget_bytes
 
     def counts(self) -> dict[str, int]:
-        """Return entries, bytes taken, and hits and misses of all processes, nearly up to date."""
-        self._locked(lambda: 1)
-        end, _, entry_count, hit_count, miss_count = _HEADER.unpack_from(self._map, 0)
-        taken_bytes = end - self._arena
-        return {
-            "entries": entry_count,
-            "bytes": taken_bytes,
-            "hits": hit_count,
-            "misses": miss_count,
-        }
+        """Return entries and bytes taken by all processes."""
+        end, _, entry_count = _HEADER.unpack_from(self._map, 0)
+        return {"entries": entry_count, "bytes": end - self._arena}
 
     # ---- the table
 
@@ -201,7 +189,7 @@ class Store:
         found = self._find(*halves)
         if (found and not replace) or not (found or self._free_slot(halves[1])):
             return 0
-        start, allocated, *rest = _HEADER.unpack_from(self._map, 0)
+        start, allocated, entry_count = _HEADER.unpack_from(self._map, 0)
         end = _rounded(start + max(1, length), _ALIGN_BYTES)
         if end > self.budget_bytes:
             return 0
@@ -212,7 +200,7 @@ class Store:
             except OSError:
                 return 0
             allocated = until
-        _HEADER.pack_into(self._map, 0, end, allocated, *rest)
+        _HEADER.pack_into(self._map, 0, end, allocated, entry_count)
         return int(start)
 
     def _publish(self, halves: tuple[int, int], offset: int, length: int, *, replace: bool) -> bool:
@@ -226,8 +214,8 @@ class Store:
         _SLOT.pack_into(
             self._map, slot, high, low, offset, length, _check(high, low, offset, length)
         )
-        start, allocated, entry_count, *rest = _HEADER.unpack_from(self._map, 0)
-        _HEADER.pack_into(self._map, 0, start, allocated, entry_count + (not found), *rest)
+        start, allocated, entry_count = _HEADER.unpack_from(self._map, 0)
+        _HEADER.pack_into(self._map, 0, start, allocated, entry_count + (not found))
         return True
 
     def _locked(self, act: Callable[[], int]) -> int:
@@ -237,14 +225,12 @@ class Store:
         """
         if self._pid != os.getpid():  # forked: another thread may have held the lock just then
             self._threads, self._pid = threading.Lock(), os.getpid()
-            self._hit_count = self._miss_count = 0
         if not self._threads.acquire(timeout=_PATIENCE_S):
             return 0
         try:
             if not self._lock_file():
                 return 0
             try:
-                self._flush()
                 return act()
             finally:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN)
@@ -262,16 +248,6 @@ class Store:
                 time.sleep(0.0005)
             else:
                 return True
-
-    def _count_locally(self) -> None:
-        if self._pid != os.getpid() or self._hit_count + self._miss_count >= _FLUSH_COUNT:
-            self._locked(lambda: 1)
-
-    def _flush(self) -> None:
-        *rest, hit_count, miss_count = _HEADER.unpack_from(self._map, 0)
-        hit_count, miss_count = hit_count + self._hit_count, miss_count + self._miss_count
-        _HEADER.pack_into(self._map, 0, *rest, hit_count, miss_count)
-        self._hit_count = self._miss_count = 0
 
 
 class _Entry:

@@ -184,6 +184,10 @@ class _Graph:
             one = self._waiting.pop()
             self._keep.append(one)  # so that no id is reused
             self.kinds[id(one)] = type(one)
+            if type(one) is tuple and all(
+                is_atomic(part) and type(part) is not tuple for part in one
+            ):
+                continue  # a file and its label, say: there may be a million of them
             if is_memory(type(one)):  # type: ignore[arg-type]
                 self.arrays.append(one)
                 for child in _objects_in(one):
