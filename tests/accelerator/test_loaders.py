@@ -50,3 +50,11 @@ def test_a_trial_survives(kind, setting) -> None:
         made.facts(Plan())
         made.prepare(Plan(), plan)
         assert len(made.pairs(Plan(), plan, [True, False] * 3)) == 6
+
+
+def test_added_workers_make_batches_that_are_page_locked() -> None:
+    """A batch of theirs is compared with one of the main process, which is page-locked, too."""
+    command = ["-m", "hasten", "run", "-q", "--set", "loader_workers=2", SCRIPT, "items", "4", "0"]
+    ours = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+    assert ours.stdout == bits(SCRIPT, "items", "4", "0")
+    assert ours.stderr == "2 processes\n"

@@ -397,6 +397,38 @@ facts["the same errors"] = same(run, 0)
 facts["played"] = len(played) > 6
 """
 
+MISSES = r"""
+from hasten.loader.workers.worker_processes import WorkerProcesses
+
+class Drawn(Numbers):
+    def __getitem__(self, i):
+        time.sleep(0.002)
+        return torch.rand(3) + i
+
+made_by_workers = []
+next_answer = WorkerProcesses.next_answer
+
+def counted(self, **given):
+    made_by_workers.append(len(seen))
+    return next_answer(self, **given)
+
+WorkerProcesses.next_answer = counted
+seen = []
+
+def with_validations():
+    seen.clear()
+    loader, others = DataLoader(Drawn(400), batch_size=2), DataLoader(Numbers(4), batch_size=2)
+    for number, batch in enumerate(loader):
+        seen.append(plain(batch))
+        if number % 40 == 39:  # it begins with a draw, as each pass over a loader does
+            seen.append([plain(one) for one in others])
+    return list(seen), rng()
+
+facts["validations"] = same(with_validations, 2)
+facts["workers to the end"] = len(made_by_workers) > 160
+facts["without numpy"] = "numpy.random" not in sys.modules
+"""
+
 KEEPS = r"""
 import weakref
 from hasten.loader.added_workers import AddedWorkers
@@ -551,6 +583,12 @@ def test_a_proof_spares_the_first_pass_of_the_scripts_own_workers(loaders) -> No
 def test_what_items_raise_in_place_of_workers_is_what_a_worker_would_have_sent(loaders) -> None:
     facts = loaders(BROKEN)
     assert facts == {"the same errors": True, "played": True}
+
+
+def test_draws_of_the_loop_now_and_then_do_not_end_the_workers(loaders) -> None:
+    assert loaders(MISSES, fresh=True) == {
+        "validations": True, "workers to the end": True, "without numpy": True
+    }  # fmt: skip
 
 
 def test_nothing_is_kept_or_watched_for_ever(loaders) -> None:

@@ -26,6 +26,7 @@ LOOP_DRAWS = "the training loop draws random numbers between two batches"
 _PATIENCE_S = 10.0
 _PATIENCE_RATIO = 20.0
 _MOST_MISSES = 3
+_REPAID_COUNT = 16  # batches
 _MOST_OBSERVED = 16
 
 
@@ -80,7 +81,7 @@ class AddedWorkers:
         self._off = ""
         self._count = 0
         self._wanted = self._redraws = self._settled = False
-        self._miss_count = 0
+        self._miss_count = self._hit_count = 0
         self._observed = _Observed()
         self._slowest_s = 0.0
 
@@ -112,10 +113,17 @@ class AddedWorkers:
             foretold: nobody else drew, so the predicted number of draws was wrong.
         """
         self._miss_count += 1
+        self._hit_count = 0
         if foretold:
             self.forecast = None
         elif self._miss_count >= _MOST_MISSES:
             self.refuse(why)
+
+    def handed_over(self) -> None:
+        """Note that random numbers were handed over as foretold; many repay what a miss cost."""
+        self._hit_count += 1
+        if self._hit_count >= _REPAID_COUNT:
+            self._miss_count = 0
 
     @property
     def curious(self) -> bool:

@@ -55,6 +55,7 @@ class EpochIterator:
     Attributes:
         state: as given.
         loader: as given.
+        pins: as given.
         draws: the random numbers of the pass.
         fetchers: who fetches.
     """
@@ -70,7 +71,7 @@ class EpochIterator:
         self.fetchers = Fetchers(wishes, state, loader, self._queue, self.draws)
         self._ahead = LookAhead(state, loader)
         self._thread = threading.get_ident()
-        self._pins = pins
+        self.pins = pins
         self._ended = False
 
     def begin(self) -> None:
@@ -186,7 +187,7 @@ class EpochIterator:
         if verdict.error is not None:
             raise verdict.error
         if verdict.fetched_here:
-            return (self._pins(verdict.batch),)
+            return (self.pins(verdict.batch),)
         if not self.loader.num_workers and self.state.added.pace.of_workers(1e-9 * report.fetch_ns):
             self.fetchers.look_again()
         return (verdict.batch,)
@@ -217,7 +218,7 @@ class EpochIterator:
                     self.fetchers.look_again()
         finally:
             self._stream.delivered()
-        return self._pins(batch)
+        return self.pins(batch)
 
     def _observe(self, indices: Any) -> Any:
         """Fetch, and see whether other processes could do it."""
@@ -334,7 +335,7 @@ def _try_here(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) 
 
     def differs() -> bool:
         found, moves = observe(
-            loader, lambda: streams.fetch(task.number, lambda: fetch(task.indices))
+            loader, lambda: streams.fetch(task.number, lambda: epoch.pins(fetch(task.indices)))
         )
         moved = isinstance(found, Exception) or moves.changed or moves.seeked
         return moved or streams.starts[index] != report.states or bool(difference(found, batch))
@@ -410,6 +411,8 @@ def _of_redraws(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport
 
 
 def _of_chain(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
+    if report.states is not None:
+        report = report._replace(states=random_states.as_here(report.states))
     now = random_states.read()
     before = task.states if task.states is not None else epoch.draws.handed
     if before != now:
@@ -448,6 +451,7 @@ def _reads_otherwise(report: TaskReport) -> bool:
 def _handed_over(epoch: EpochIterator, batch: Any, report: TaskReport) -> BatchCheck:
     random_states.restore(report.states)
     epoch.draws.handed = report.states
+    epoch.state.added.handed_over()
     return BatchCheck(batch=batch)
 
 
@@ -465,7 +469,7 @@ def _stale(epoch: EpochIterator, task: Task) -> BatchCheck | None:
 def _truth(epoch: EpochIterator, task: Task) -> tuple[Any, Moves]:
     """Fetch a batch here as torch does; return it, or what it raised, and what changed."""
     fetch, is_stale = Stock(epoch.loader).fetch, epoch.fetchers.seen.is_stale
-    found, moves = observe(epoch.loader, lambda: fetch(task.indices))
+    found, moves = observe(epoch.loader, lambda: epoch.pins(fetch(task.indices)))
     if not is_stale:
         epoch.fetchers.seen.renew()  # what items write into themselves is not the script's doing
     return found, moves

@@ -109,10 +109,8 @@ class Fetchers:
         if self.astray or (own and pool is not None and self.seen.is_stale):
             worker_plan = worker_plan_as_torchs(own, there)
             return worker_plan, None, pool.source if pool and there == worker_plan.count else None
-        light = state.sources.choose(loader, wishes.offers, light=True)
-        worker_plan = state.worker_plan(loader, wishes.request, light)
-        heavy = None if light else state.sources.choose(loader, wishes.offers, light=False)
-        return worker_plan, light, heavy
+        light, heavy = state.sources.choose(loader, wishes.offers)
+        return state.worker_plan(loader, wishes.request, light), light, heavy
 
     def _spared(
         self, worker_plan: WorkerPlan, light: Checked | None, heavy: Checked | None

@@ -31,8 +31,10 @@ def due(number: int) -> bool:
     return is_power_of_4 or number % _RARELY == 0
 
 
-def _arrived(source: Any, stock: Any) -> Any:
-    return stock if source is None else Checked(source, stock, on_end=lambda why: None)
+def _arrived(source: Any, stock: Any, quiet: bool) -> Any:
+    if source is None:
+        return stock
+    return Checked(source, stock, quiet=quiet, on_end=lambda why: None)
 
 
 class Checked:
@@ -51,12 +53,16 @@ class Checked:
         source: the faster way.
         stock: torch's own.
         on_end: told, in one sentence, why the source was given up.
+        quiet: the items are proven to draw nothing.
     """
 
-    def __init__(self, source: Source, stock: Stock, *, on_end: Callable[[str], None]) -> None:
+    def __init__(
+        self, source: Source, stock: Stock, *, on_end: Callable[[str], None], quiet: bool = False
+    ) -> None:
         self.source: Source | None = source
         self.stock = stock
         self.pure = source.pure
+        self.quiet = quiet
         self.name = source.name
         self._light = source.light
         self._on_end = on_end
@@ -67,7 +73,7 @@ class Checked:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle for a worker without the callback, which belongs to this process."""
-        return _arrived, (self.source, self.stock)
+        return _arrived, (self.source, self.stock, self.quiet)
 
     def fetch(self, indices: Sequence[int], *, fast: bool = False) -> Any:
         """Return the batch of `indices`.
@@ -84,7 +90,8 @@ class Checked:
             # What the script's own sampler gives may be more than its members.
             few = few and (fast or type(indices) is list) and len(indices) > 2
             return self._spot(indices, fast=fast) if few else self._both(indices, fast=fast)
-        return self._alone(indices, None if self.pure else random_states.read(), fast=fast)
+        draws = not (self.pure or self.quiet)
+        return self._alone(indices, random_states.read() if draws else None, fast=fast)
 
     def _of_stock(self, indices: Sequence[int], *, fast: bool) -> Any:
         return self.stock.fetch(listed(indices) if fast else indices)

@@ -29,22 +29,38 @@ class OfferedSources:
         self._checked: tuple[str, Checked] | None = None
 
     def choose(
-        self, loader: Any, offers: Sequence[Callable[[Any], Any]], *, light: bool
-    ) -> Checked | None:
+        self, loader: Any, offers: Sequence[Callable[[Any], Any]]
+    ) -> tuple[Checked | None, Checked | None]:
         """Return the first source that is offered for the loader as it is now, checked.
+
+        It is the first of the two where it is light, made for the main process, and the second
+        where it is for workers, too, for which light ones do not pay off.
 
         Args:
             loader: the script's loader.
             offers: functions that propose a source, or say why not.
-            light: for the main process; False for workers, where light ones do not pay off.
         """
-        if not self._items.permit.is_unchanged and (loader.num_workers or not light):
-            return None  # it would show changes at once, or not at all
+        unchanged = self._items.permit.is_unchanged
+        if not unchanged and loader.num_workers:
+            return None, None  # it would show changes at once, or not at all
+        made: dict[str, Any] = {}
+        light = self._first(loader, offers, made, light=True)
+        if light is not None or not unchanged:
+            return light, None
+        return None, self._first(loader, offers, made, light=False)
+
+    def _first(
+        self, loader: Any, offers: Sequence[Callable[[Any], Any]], made: dict[str, Any], *,
+        light: bool,
+    ) -> Checked | None:  # fmt: skip
+        """Return the first source of a kind; `made` holds what was offered already."""
         for offer in offers:
             key = f"{offer.__module__}.{offer.__qualname__}"
             if key in self._given_up:
                 continue
-            found = offer(loader)
+            if key not in made:
+                made[key] = offer(loader)
+            found = made[key]
             if isinstance(found, str):
                 self._notices.note(found)
                 continue
@@ -55,6 +71,7 @@ class OfferedSources:
 
     def _trusted(self, key: str, found: Any, loader: Any) -> Checked:
         given_up, notices = self._given_up, self._notices  # not `self`, which will hold the result
+        quiet = self._items.permit.draws is False
 
         def give_up(why: str) -> None:
             given_up.add(key)
@@ -62,8 +79,8 @@ class OfferedSources:
 
         if self._checked is not None and self._checked[0] == key:
             checked = self._checked[1]
-            checked.source, checked.stock = found, stock_of(loader)
+            checked.source, checked.stock, checked.quiet = found, stock_of(loader), quiet
             return checked
-        checked = Checked(found, stock_of(loader), on_end=give_up)
+        checked = Checked(found, stock_of(loader), on_end=give_up, quiet=quiet)
         self._checked = key, checked
         return checked

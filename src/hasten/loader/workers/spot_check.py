@@ -78,8 +78,8 @@ def _other(batch: Any, again: Any, place: int, count: int) -> bool:
     import torch
 
     if isinstance(batch, torch.Tensor) and batch.dim() and len(batch) == count:
-        row = batch[place : place + 1].cpu().contiguous()
-        return bool(difference(row, again.cpu().contiguous()))
+        row = batch[place : place + 1].cpu().clone()  # a batch may be pinned, one sample is not
+        return bool(difference(row.contiguous(), again.cpu().contiguous()))
     if isinstance(batch, dict):
         return any(_other(part, again[key], place, count) for key, part in batch.items())
     if isinstance(batch, (list, tuple)) and len(batch) == len(again):

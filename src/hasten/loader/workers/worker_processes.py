@@ -109,8 +109,8 @@ class WorkerProcesses:
         batch, report = self._waiting.next_answer(self._torchs, checked=checked)
         lost_count = self._torchs._rcvd_idx - 1 - self._received_count
         self._received_count = self._torchs._rcvd_idx
-        if type(report.states) is list:
-            report = report._replace(states=as_read(report.states))
+        if self._torchs._pin_memory:  # torch's pinning turns tuples into lists
+            report = report._replace(states=as_read(report.states), stamps=as_read(report.stamps))
         return lost_count, batch, report
 
     def close(self, *, lost: bool = False) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 _LOOK_S = 0.5
 _CHECKS_S = 10.0
 _CHECKS_RATIO = 3.0
+_STOPPED_RATIO = 2.0
 
 
 class WorkersLost(Exception):
@@ -92,12 +93,15 @@ def said(error: Exception) -> str:
 
 def _patient(iterator: Any, patience_s: float) -> Any:
     """Wait for the next answer; keep waiting if the time-out passes before `patience_s`."""
-    until_s = time.monotonic() + patience_s
+    waited_s = 0.0
     while True:
+        began_s = time.monotonic()
         try:
             return iterator._next_data()
         except RuntimeError as error:
-            if not _timed_out(error) or time.monotonic() >= until_s:
+            # All processes may have been stopped meanwhile, as by Ctrl-Z, and did not wait then.
+            waited_s += min(time.monotonic() - began_s, _STOPPED_RATIO * iterator._timeout)
+            if not _timed_out(error) or waited_s >= patience_s:
                 raise
 
 
