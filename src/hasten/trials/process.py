@@ -354,7 +354,17 @@ def _spec(
         "isolation": isolation.value,
         "layers": [_plain(str(layer)) for layer in layers],
         "out": out,
+        "terminal": _terminal_size(),
     }
+
+
+def _terminal_size() -> tuple[int, int] | None:
+    """Return lines and columns of our standard input; None where that is no terminal."""
+    try:
+        columns_count, lines_count = os.get_terminal_size(0)
+    except OSError:
+        return None
+    return lines_count, columns_count
 
 
 def _environment(env: Mapping[str, str], scratch: Path, isolation: Isolation) -> Mapping[str, str]:
