@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 
 from hasten.errors import OutOfTime, ScriptFailed
-from hasten.protocol import RecordingSpec
+from hasten.protocol import Recorded, RecordingSpec
 from hasten.records import Entry, Plan, Workload
 from hasten.trials import recording
 from hasten.trials.compiled_code import CompiledCode
@@ -57,9 +57,9 @@ def begin(tmp_path, monkeypatch):
 
 @pytest.fixture
 def record(tmp_path):
-    """Record two steps of a script, and return how many were recorded."""
+    """Record two steps of a script, and return what was recorded."""
 
-    def run(script: str, *, patience_s: float, deadline: Deadline = NEVER) -> int:
+    def run(script: str, *, patience_s: float = 60.0, deadline: Deadline = NEVER) -> Recorded:
         (tmp_path / "train.py").write_text(script)
         workload = Workload(
             entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=sys.executable
@@ -69,7 +69,7 @@ def record(tmp_path):
             workload, Plan(), take, isolation=Isolation.NONE, patience_s=patience_s, code=code,
             deadline=deadline,
         ) as (answer, _):  # fmt: skip
-            return answer.steps
+            return answer
 
     return run
 
@@ -108,7 +108,7 @@ for step in range(3):
 
 
 def test_one_that_evaluates_for_longer_than_a_run_may_take_is_waited_for(record) -> None:
-    assert record(EVALUATES, patience_s=2.0) == 2
+    assert record(EVALUATES, patience_s=2.0).steps == 2
 
 
 def test_one_that_rests_for_longer_is_not(record) -> None:
@@ -121,3 +121,27 @@ def test_one_that_computes_for_ever_is_waited_for_until_the_deadline(record) -> 
     with pytest.raises(OutOfTime):
         record("while True: pass\n", patience_s=1.0, deadline=deadline)
     assert 0.0 <= time.monotonic() - deadline.end_s < 10.0
+
+
+OBJECTS = """
+import torch
+class Batch:
+    def __init__(self, items):
+        self.items = torch.stack(items)
+rows = torch.utils.data.TensorDataset(torch.arange(12.0).reshape(6, 2))
+def collate(rows):
+    return Batch([row for row, in rows])
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.utils.data.DataLoader(rows, batch_size=2, collate_fn=collate):
+    model(batch.items).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_batches_that_are_objects_are_looked_into(record) -> None:
+    first, second = record(OBJECTS), record(OBJECTS.replace("12.0)", "12.0).flip(0)"))
+    assert first.batches == record(OBJECTS).batches
+    assert not set(first.batches) & set(second.batches)
+    assert len(set(first.batches)) == 2
+    assert [part[0] for part in first.outlines[0]] == ["torch.float32 (2, 2)"]
