@@ -201,26 +201,47 @@ def _pin(seed: int) -> None:
 
 
 def _run(order: Order) -> None:
-    """Apply the levers of a plan in a real run; a lever that breaks is left out and reported."""
+    """Apply a plan in a real run; what breaks is left out and reported, and the script goes on."""
+    undo = contextlib.ExitStack()
+    try:
+        _steer(order, undo)
+    except Exception as error:  # this torch is not as we know it: the script runs without us
+        with contextlib.suppress(Exception):
+            undo.close()
+        _leave_out_the_plan(_first_line(error))
+
+
+def _leave_out_the_plan(why: str) -> None:
+    os.environ.pop("HASTEN_CHILD", None)  # so that it is reported once
+    _tell(f"hasten: left out the plan: {why}\n")
+
+
+def _steer(order: Order, undo: contextlib.ExitStack) -> None:
+    """Apply the levers of a plan; one that breaks is left out and reported.
+
+    Args:
+        order: what to apply.
+        undo: takes what puts everything back as it was.
+    """
     from hasten.instrument import Watch
     from hasten.trials.child_environment import place
 
     if order.place is not None and order.place != place():
-        os.environ.pop("HASTEN_CHILD", None)  # so that it is reported once
-        _tell("hasten: left out the plan: this is another machine, or another job\n")
+        _leave_out_the_plan("this is another machine, or another job")
         return
     said: set[str] = set()
 
     def leave_out(name: str, setting: Any, error: Exception) -> None:
         if name not in said:
             said.add(name)
-            why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            _tell(f"hasten: left out {name}={setting}: {why}\n")
+            _tell(f"hasten: left out {name}={setting}: {_first_line(error)}\n")
 
     tracebacks.trim_printed()
     watch = Watch(measuring=False)
+    undo.callback(watch.detach)
     watch.live.assumed = frozenset(order.assumed)
     applied = AppliedLevers(watch.live, leave_out)
+    undo.callback(applied.undo)
     settings: dict[str, Any] = {}
     for name, setting in order.plan.items():
         try:
@@ -231,10 +252,15 @@ def _run(order: Order) -> None:
     if (engine := _engine(watch.live)) is not None:
         engine.notices.tell = lambda why: _tell(f"hasten: {why}\n")
     atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
+    undo.callback(atexit.unregister, _tell_of_lost_workers)
     if order.envelope is None:
         watch.install()
     else:
         _guard(watch, applied, order.envelope)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _engine(training: Any) -> LoaderEngine | None:

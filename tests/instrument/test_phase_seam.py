@@ -48,7 +48,7 @@ for kind, watch in (("timed", Watch(measuring=True)), ("plain", Watch(measuring=
     facts[f"{kind} absent"] = (torch.autograd.backward is stock[0]) == (kind == "plain")
     facts[kind] = loop(watch)
     facts[f"{kind} left"] = (torch.autograd.backward is stock[0]) == (kind == "plain")
-    watch._detach()
+    watch.detach()
     facts[f"{kind} gone"] = (torch.autograd.backward, torch.autograd.grad) == stock
 
 watch = Watch(measuring=False)
@@ -65,7 +65,7 @@ facts["paused"] = len(seen)
 watch.resume()
 (x * 2).backward(inputs=[x])
 facts["resumed"] = [len(seen), x.grad.item()]
-watch._detach()
+watch.detach()
 
 
 def phases_of(train):
@@ -77,7 +77,7 @@ def phases_of(train):
     for _ in range(3):
         train(model, teacher).backward()
         optimizer.step()
-    watch._detach()
+    watch.detach()
     return {phase: ns / sum(steps[-1].values()) for phase, ns in steps[-1].items()}
 
 
@@ -134,7 +134,7 @@ def epochs_of(first):
             model(x).sum().backward()
             optimizer.step()
         validated(ema, valid)
-    watch._detach()
+    watch.detach()
     phases, count = steps[3]  # behind the first validation
     shares = {phase: ns / sum(phases.values()) for phase, ns in phases.items()}
     return shares, count, reader.read().loader.pass_batch_count

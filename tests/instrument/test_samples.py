@@ -145,3 +145,14 @@ def test_where_hardly_a_step_shows_what_it_takes_in_steps_are_counted() -> None:
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_rows_of_different_lengths_are_samples_too() -> None:
     assert sample_count(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])) == 2
+
+
+class Scale:
+    """Not a mapping, for all its methods."""
+
+    def values(self, step):
+        return [step]
+
+
+def test_what_has_a_method_of_a_mapping_and_is_none_holds_nothing() -> None:
+    assert element_count([Scale(), torch.zeros(3)]) == 3

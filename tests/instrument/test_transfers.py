@@ -66,7 +66,7 @@ undo()
 seen.clear()
 x.to(torch.float64)
 facts["undone"] = [list(seen), vars(torch.Tensor).get("to", own) is own]
-watch._detach()
+watch.detach()
 
 timed = Watch(measuring=True)
 timed.install()
@@ -78,7 +78,7 @@ end = timed.live.on_transfer(convert)
 timed.live.answers.movers.insert(0, lambda original, *rest: during.append(timed.ledger.current))
 x.to(torch.float64)
 facts["phase"] = [during == [INDEX[Phase.TRANSFER]], timed.ledger.current == before]
-timed._detach()
+timed.detach()
 """
 
 

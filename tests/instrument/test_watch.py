@@ -27,7 +27,7 @@ def watched(script, **options):
     try:
         found = script(watch, ends)
     finally:
-        watch._detach()
+        watch.detach()
     return found if found is not None else [len(ends), applied]
 
 

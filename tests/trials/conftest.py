@@ -145,7 +145,7 @@ def alive(pid: int) -> bool:
 def outside(process: Process, pid: str) -> int:
     """Return our number for a process of a trial, which may know itself by another one."""
     found = descendants(process._guard.pid)
-    return next(p for p in found if pid_within(p) == int(pid) and p != process._keeper)
+    return next(p for p in found if pid_within(p) == int(pid) and p != process.keeper)
 
 
 @pytest.fixture

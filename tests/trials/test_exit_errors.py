@@ -59,6 +59,23 @@ def test_a_lever_that_gives_up_in_a_trial_says_why_in_its_last_line(error, said)
     assert told(Exit(1, None), tail).last_words == f"It leaves this script as it is: {said}."
 
 
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "stty: 'standard input': Inappropriate ioctl for device\nTraceback\nValueError: not enough",
+        "stty: stdin isn't a terminal\nTraceback\nValueError: not enough values to unpack",
+        "Traceback\nOSError: [Errno 25] Inappropriate ioctl for device\n",
+    ],
+    ids=["stty", "another stty", "get_terminal_size"],
+)
+def test_a_script_that_needs_a_terminal_is_told_where_there_is_none(tail) -> None:
+    error = told(Exit(1, None), tail)
+    assert error.problem == "The script asks for a terminal (exit code 1) after 3 training steps."
+    assert "`python train.py </dev/null | cat`" in error.remedy
+    assert "plain python" not in error.remedy
+    assert error.output == tail
+
+
 STOPPED = "Traceback (most recent call last):\nhasten.errors.LeverStopped: Conv1d has hooks\n"
 
 

@@ -115,7 +115,7 @@ def test_a_command_dies_with_its_keeper_though_no_guard_can_act(begin, trials) -
     assert trials.eventually(process.output)
     os.kill(process._guard.pid, signal.SIGSTOP)
     try:
-        os.kill(process._keeper, signal.SIGKILL)
+        os.kill(process.keeper, signal.SIGKILL)
         assert trials.eventually(lambda: not trials.alive(process.pid))
     finally:
         os.kill(process._guard.pid, signal.SIGCONT)

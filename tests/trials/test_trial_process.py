@@ -109,6 +109,54 @@ def test_a_step_that_hangs_is_waited_for_until_the_deadline(trial) -> None:
     assert time.monotonic() < deadline.end_s + 10.0
 
 
+EVALUATES = """
+import subprocess, sys, time, torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1000):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    if step == 2:
+        {evaluate}
+"""
+BUSY = "until = time.monotonic() + {busy_s}\nwhile time.monotonic() < until: pass"
+HERE = "exec({busy!r})"
+BESIDE = "subprocess.run([sys.executable, '-c', 'import time\\n' + {busy!r}], check=True)"
+
+
+@pytest.mark.parametrize("evaluate", [HERE, BESIDE], ids=["itself", "in a process of its own"])
+def test_a_script_that_evaluates_for_longer_than_a_wait_has_not_come_to_a_halt(
+    trial, evaluate
+) -> None:
+    own = trial(EVALUATES.format(evaluate=evaluate.format(busy=BUSY.format(busy_s=4.0))))
+    own.begin()
+    own.switch((Plan(),))
+    ((*steps,),), _ = own.turns([Turn(0, 0, 8, True)], timeout_s=1.0)
+    assert len(steps) == 8
+
+
+def test_a_script_that_rests_has_come_to_a_halt(trial) -> None:
+    own = trial(EVALUATES.format(evaluate="time.sleep(600)"))
+    own.begin()
+    own.switch((Plan(),))
+    with pytest.raises(
+        ScriptFailed, match=r"came to a halt after at least 1 .*no answer in"
+    ) as ended:
+        own.turns([Turn(0, 0, 8, True)], timeout_s=1.0)
+    assert "time.sleep(600)" in ended.value.problem
+
+
+def test_a_script_that_computes_for_ever_is_waited_for_until_the_deadline(trial) -> None:
+    deadline = Deadline()
+    own = trial(EVALUATES.format(evaluate="exec('while True: pass')"), deadline=deadline)
+    own.begin()
+    own.switch((Plan(),))
+    deadline.end_s = time.monotonic() + 3.0
+    with pytest.raises(OutOfTime):
+        own.turns([Turn(0, 0, 8, True)], timeout_s=1.0)
+    assert 0.0 <= time.monotonic() - deadline.end_s < 10.0
+
+
 @pytest.mark.parametrize("parked", [False, True], ids=["running", "parked"])
 def test_a_trial_whose_guard_is_killed_is_not_waited_for(trial, parked) -> None:
     """Its script hangs, and would be given a minute."""

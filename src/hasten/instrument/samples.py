@@ -43,8 +43,9 @@ def _parts(value: Any) -> Sequence[Any]:
     """Return what a list, tuple or mapping holds; nothing of other values."""
     if isinstance(value, (list, tuple)):
         return value
-    if hasattr(value, "values") and callable(value.values):
-        return tuple(value.values())
+    with suppress(Exception):  # a class of the script's may have any method of this name
+        if callable(getattr(value, "values", None)):
+            return tuple(value.values())
     return ()
 
 

@@ -7,6 +7,7 @@ reading them in different ways would look like a fault of the levers.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -67,14 +68,13 @@ class TrainingHealthMonitor:
         self._before: Any = None
         self._took = self._over = False
         names = ("backward",) if by_hand is False else ("backward", "grad")
-        self._undos = [
-            watch.live.on_function(torch.autograd, name, self._differentiate(name == "grad"))
-            for name in names
-        ]
-        self._hooks = [
-            optimizer.register_optimizer_step_pre_hook(self._begins),
-            optimizer.register_optimizer_step_post_hook(self._ends),
-        ]
+        with ExitStack() as undo:  # all of it or nothing
+            for name in names:
+                differentiate = self._differentiate(name == "grad")
+                undo.callback(watch.live.on_function(torch.autograd, name, differentiate))
+            undo.callback(optimizer.register_optimizer_step_pre_hook(self._begins).remove)
+            undo.callback(optimizer.register_optimizer_step_post_hook(self._ends).remove)
+            self._undo = undo.pop_all()
 
     def close(self) -> None:
         """Stop reading. The hooks are removed at the next backward pass: torch is in them now."""
@@ -163,11 +163,7 @@ class TrainingHealthMonitor:
             self.close()
 
     def _leave(self) -> None:
-        for undo in self._undos:
-            self._guarded(undo)
-        for hook in self._hooks:
-            hook.remove()
-        self._undos, self._hooks = [], []
+        self._guarded(self._undo.close)
 
     # ---- reading
 

@@ -92,7 +92,8 @@ class Watch:
         """Put the seams back in after `pause`."""
         self._seams.install()
 
-    def _detach(self) -> None:
+    def detach(self) -> None:
+        """Take everything out of torch that `install` has put in, for good."""
         self._seams.detach()
 
     # ---- what the seams report
@@ -104,7 +105,7 @@ class Watch:
             return original(module, *args, **kwargs)
         live = self.live
         if not live.start.begun and _in_loader_worker():  # started by spawn
-            self._detach()
+            self.detach()
             return original(module, *args, **kwargs)
         if self.measuring:
             phase_index = self.tracker.phase_of(module)

@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from hasten import protocol
@@ -80,6 +81,17 @@ class Channel:
         if pid is not None:  # the child's own view; it may be in another namespace
             self.pid = self.peer_pid or pid
         return message
+
+    def hear(self, timeout_s: float) -> Message | None:
+        """Return the next message; None where none comes in time, which may be infinite.
+
+        Raises:
+            ChildLost: the other side is gone, or speaks another protocol.
+        """
+        try:
+            return self.receive(None if timeout_s == inf else timeout_s)
+        except TimeoutError:
+            return None
 
     @property
     def has_message(self) -> bool:

@@ -26,6 +26,12 @@ _NO_ROOM = "No space left on device"
 _SHARED_MEMORY = "</torch_"
 _DEVICE_MEMORY = "OutOfMemoryError: "  # torch's; Python's own is a MemoryError
 _RUN_IT = "Make it run under plain python first."
+# What the C library and the program of that name say to who asks a file or a pipe.
+_NO_TERMINAL = ("Inappropriate ioctl for device", "stty:")
+_WITHOUT_TERMINAL = (
+    "Make it run under `python train.py </dev/null | cat`: a trial prints to a pipe, and has a "
+    "terminal as its standard input only where hasten has one."
+)
 MORE_WORK = "Give the script more work, for example more epochs or more data."
 _TAIL_LINE_COUNT = 40
 
@@ -156,6 +162,9 @@ def _failed(ended: Exit, when: str, tail: str) -> tuple[str, str]:
     if "the script asks for input" in tail:
         problem = f"The script asks for input (exit code {ended.code}) {when}."
         return problem, "Give the answers as arguments: nobody answers in a trial."
+    if any(words in tail for words in _NO_TERMINAL):
+        problem = f"The script asks for a terminal (exit code {ended.code}) {when}."
+        return problem, _WITHOUT_TERMINAL
     return f"The script failed (exit code {ended.code}) {when}.", _RUN_IT
 
 

@@ -6,12 +6,14 @@ everything in it. It ends when the command ends, or when the guard that started 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import json
 import os
 import select
 import signal
+import termios
 from typing import Any
 
 from hasten.trials import process_ancestry, process_tree
@@ -29,10 +31,10 @@ def keep(spec: dict[str, Any], apart: bool, pipes: tuple[int, int, int]) -> None
     told: dict[str, Any] = {"notes": []}
     try:
         os.setpgid(0, 0)
-        proc = _open_proc()
+        proc, stdin = _open_proc(), _open_input(spec["terminal"])
         told["notes"] = _isolate(spec, apart)
         told["keeper"] = _pid_in(proc)
-        _open_streams(spec["out"])
+        _open_streams(spec, stdin)
         os.chdir(spec["cwd"])
     except Exception as error:
         if apart and getattr(error, "strerror", "") == _import("namespaces").NOT_APART:
@@ -150,11 +152,41 @@ def _set_oom_score() -> None:
         return  # a courtesy, not a promise
 
 
-def _open_streams(out: int) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(out, 1)
-    os.close(out)
+def _open_streams(spec: dict[str, Any], stdin: int) -> None:
+    os.dup2(stdin, 0)
+    os.dup2(spec["out"], 1)
+    os.close(stdin)
+    os.close(spec["out"])
+
+
+def _open_input(terminal: list[int] | None) -> int:
+    """Open what the command is to read: nothing, from a terminal where the user's is one."""
+    if terminal is not None:
+        with contextlib.suppress(OSError, termios.error):  # there are no more of them, or no /dev
+            return _open_terminal(terminal)
+    return os.open(os.devnull, os.O_RDONLY)
+
+
+def _open_terminal(size: list[int]) -> int:
+    """Open a terminal at which nobody types, so that scripts can ask for its size.
+
+    It controls no session: its readers are not stopped, and /dev/tty does not lead to it. It is
+    there until this process ends, which holds the other end.
+
+    Args:
+        size: lines and columns.
+    """
+    _, end = os.openpty()
+    try:
+        termios.tcsetwinsize(end, (size[0], size[1]))
+        mode = termios.tcgetattr(end)
+        mode[3] &= ~(termios.ICANON | termios.ECHO)
+        mode[6][termios.VMIN] = mode[6][termios.VTIME] = 0  # a read that finds nothing ends
+        termios.tcsetattr(end, termios.TCSANOW, mode)
+        # What is written to it nobody takes away, and a writer would wait for that.
+        return os.open(os.ttyname(end), os.O_RDONLY | os.O_NOCTTY)
+    finally:
+        os.close(end)
 
 
 def _end(status_end: int, told: dict[str, Any], code: int) -> None:

@@ -82,6 +82,7 @@ class Process:
 
     Attributes:
         pid: the user's process, leader of its own process group.
+        keeper: the process of ours from which all others of the trial descend.
         exit: how it ended; None while it runs, as far as `wait` or `kill` have seen.
         notes: what the isolation could not do in full, one sentence each.
     """
@@ -91,7 +92,7 @@ class Process:
         isolation: Isolation, cwd: str,
     ) -> None:  # fmt: skip
         self.pid = 0
-        self._keeper = 0
+        self.keeper = 0
         self.exit: Exit | None = None
         self.notes: tuple[str, ...] = ()
         self._guard = guard
@@ -252,7 +253,7 @@ class Process:
         """Tell the guard what to start; read that the command runs, or why it does not."""
         self._talk.tell(spec)
         told = self._talk.hear(_START_PATIENCE_S) or {"failure": "its guard did not start"}
-        self.pid, self._keeper = told.get("pid", 0), told.get("keeper", 0)
+        self.pid, self.keeper = told.get("pid", 0), told.get("keeper", 0)
         self.notes = tuple(told.get("notes", ()))
         if "failure" in told:
             raise IsolationFailed(
@@ -283,7 +284,7 @@ class Process:
         for _ in range(2):
             for pid in process_tree.descendants(self._guard.pid):
                 with contextlib.suppress(OSError):
-                    if pid != self._keeper and os.getpgid(pid) != self.pid:
+                    if pid != self.keeper and os.getpgid(pid) != self.pid:
                         os.kill(pid, number)
 
 
@@ -353,7 +354,17 @@ def _spec(
         "isolation": isolation.value,
         "layers": [_plain(str(layer)) for layer in layers],
         "out": out,
+        "terminal": _terminal_size(),
     }
+
+
+def _terminal_size() -> tuple[int, int] | None:
+    """Return lines and columns of our standard input; None where that is no terminal."""
+    try:
+        columns_count, lines_count = os.get_terminal_size(0)
+    except OSError:
+        return None
+    return lines_count, columns_count
 
 
 def _environment(env: Mapping[str, str], scratch: Path, isolation: Isolation) -> Mapping[str, str]:

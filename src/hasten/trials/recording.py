@@ -16,6 +16,7 @@ from hasten.trials.deadline import NEVER
 from hasten.trials.isolation.removal import wipe
 from hasten.trials.isolation.scratch import make_scratch
 from hasten.trials.process import Isolation, Process
+from hasten.trials.waiting import awaited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from hasten.protocol import RecordingSpec
     from hasten.records import Plan, Workload
+    from hasten.trials.channel import Channel
     from hasten.trials.compiled_code import CompiledCode
     from hasten.trials.deadline import Deadline
 
@@ -71,7 +73,7 @@ def recorded(
         plan: levers to apply.
         take: what is special about this run.
         isolation: how its writes are kept away from the user's files.
-        patience_s: how long the whole run may take.
+        patience_s: how long the whole run may take before it is looked whether it still computes.
         code: what other trials have compiled.
         assumed: what the user granted, by name.
         running: the group of runs that this one joins while it goes on.
@@ -96,8 +98,13 @@ def recorded(
         )
         undo.callback(process.kill)
         undo.enter_context((running or Running()).holding(process))
-        until = time.monotonic() + deadline.cut(patience_s + more_patience_s(plan))
-        found = listener.adopt(Recorded, until=until, alive=lambda: process.wait(0) is None)
+
+        def look(wait_s: float) -> tuple[Channel, Recorded] | None:
+            until = time.monotonic() + wait_s
+            return listener.adopt(Recorded, until=until, alive=lambda: process.wait(0) is None)
+
+        timeout_s = patience_s + more_patience_s(plan)
+        found = awaited(look, process, timeout_s=timeout_s, deadline=deadline)
         if found is None:
             process.raise_if_outside()
             deadline.check()

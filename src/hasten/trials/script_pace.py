@@ -96,7 +96,10 @@ class ScriptPace:
         return shape.step_count * self.step_s + launch_count * self.launch_s(candidate)
 
     def timeout_s(self, count: int) -> float:
-        """Return how long to wait for so many steps."""
+        """Return how long to wait for so many steps before looking whether the script computes.
+
+        What lies between steps, such as an evaluation, is in the time of none of them.
+        """
         return self._patience_s + _TIMEOUT_FACTOR * count * self.step_s
 
     # ---- one life of the script

@@ -20,6 +20,7 @@ from hasten.trials.exit_errors import MORE_WORK, bad_exit, never_trained, tail_o
 from hasten.trials.isolation.removal import wipe
 from hasten.trials.isolation.scratch import make_scratch
 from hasten.trials.process import Isolation, Process
+from hasten.trials.waiting import awaited
 from hasten.units import counted
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class TrialProcess:
         Args:
             command: what the child is to do.
             answer: the kind of message with which it answers.
-            timeout_s: how long that may take.
+            timeout_s: how long that may take before it is looked whether the script computes.
 
         Raises:
             TooFewSteps: the script has come to its end.
@@ -124,23 +125,21 @@ class TrialProcess:
             OutOfTime: the deadline has passed.
         """
         assert self._channel is not None  # noqa: S101  # begin() was called
-        patience_s = self._deadline.cut(inf if timeout_s is None else timeout_s)
+        self._deadline.check()
+        began_s = time.monotonic()
         try:
-            found = self._channel.ask(command, None if patience_s == inf else patience_s)
-        except TimeoutError:
-            self._code.spoil()
-            self._deadline.check()
-            place = stack_dump.said_of(
-                self._scratch, [self._channel.pid] if self._channel.pid else []
-            )
-            raise ScriptFailed(
-                f"The script came to a halt {self._when}: no answer in {timeout_s:.0f} s.{place}",
-                remedy="Raise --startup-timeout if its steps take that long.",
-                output=tail_of(self._process),
-            ) from None
+            self._channel.send(command)
+            found = awaited(
+                self._channel.hear, self._process,
+                timeout_s=inf if timeout_s is None else timeout_s, deadline=self._deadline,
+            )  # fmt: skip
         except ChildLost:
             self._code.spoil()
             self._raise_ended()
+        if found is None:
+            self._code.spoil()
+            self._deadline.check()
+            self._raise_halted(self._channel, time.monotonic() - began_s)
         if isinstance(found, protocol.Ended):
             self.step_count, self._counted = found.step_count, True
             self._raise_ended()
@@ -232,6 +231,14 @@ class TrialProcess:
         if runs:
             self._process.kill()
         raise error
+
+    def _raise_halted(self, channel: Channel, waited_s: float) -> NoReturn:
+        place = stack_dump.said_of(self._scratch, [channel.pid] if channel.pid else [])
+        raise ScriptFailed(
+            f"The script came to a halt {self._when}: no answer in {waited_s:.0f} s.{place}",
+            remedy="Raise --startup-timeout if its steps take that long.",
+            output=tail_of(self._process),
+        )
 
     def _raise_ended(self) -> NoReturn:
         ended = self._process.wait(self._deadline.cut(_END_S))
