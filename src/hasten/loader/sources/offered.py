@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.sources.checked import Checked
 from hasten.loader.sources.source import drawable, stock_of
+from hasten.loader.sources.subsets import ByRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +39,10 @@ class OfferedSources:
             offers: functions that propose a source, or say why not.
             light: for the main process; False for workers, where light ones do not pay off.
         """
-        if not self._items.permit.is_unchanged and (loader.num_workers or not light):
+        is_unchanged = self._items.permit.is_unchanged
+        if not is_unchanged and (loader.num_workers or not light):
+            if offers:
+                self._notices.refuse(self._items.permit.missing)
             return None  # it would show changes at once, or not at all
         for offer in offers:
             key = f"{offer.__module__}.{offer.__qualname__}"
@@ -48,6 +52,8 @@ class OfferedSources:
             if isinstance(found, str):
                 self._notices.note(found)
                 continue
+            if not is_unchanged and isinstance(found, ByRows):
+                found = found.as_light()  # it reads what torch would, at the same moment
             if found.light != light or not drawable(found, loader):
                 continue
             return self._trusted(key, found, loader)
