@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import sys
+from array import array
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -140,9 +141,9 @@ def _stacked(items: list[Any]) -> Any:
 
     kinds = set(map(type, items))
     if kinds == {int}:
-        return ItemStack(ItemKind.INT, loaded_numpy().array(items, "int64"))
+        return ItemStack(ItemKind.INT, loaded_numpy().frombuffer(array("q", items), "int64"))
     if kinds == {float}:
-        return ItemStack(ItemKind.FLOAT, loaded_numpy().array(items, "float64"))
+        return ItemStack(ItemKind.FLOAT, loaded_numpy().frombuffer(array("d", items), "float64"))
     if len(kinds) == 1 and kinds <= {list, tuple, dict}:
         return _by_place(items)
     alike = len(kinds) == 1 and all(map(is_plain, items))
