@@ -337,6 +337,20 @@ def test_items_that_differ_each_time_are_repeated_only_as_far_as_they_are_decode
     assert "repeated-decode" not in findings(machine_of(8), traits=MAIN, found=seen)
 
 
+def test_samples_that_no_lever_may_keep_need_the_users_hand_and_the_finding_says_why(
+    machine_of,
+) -> None:
+    seen = LOOK | {"loading.kinds": {"decode": 900}}
+    same = seen | {"loading.again_count": 8, "loading.same_count": 8}
+    timed = replace(MAIN, loader=replace(MAIN.loader, unkept="its code names time"))
+    for name in ("repeated-decode", "slow-decode"):
+        said = [findings(machine_of(8), traits=one, found=same)[name] for one in (MAIN, timed)]
+        assert said[1].remedy.startswith(said[0].remedy)
+        assert said[1].remedy.removeprefix(said[0].remedy) == (
+            " No lever may keep samples of this dataset, because its code names time."
+        )
+
+
 def test_rows_that_are_cheap_to_make_are_not_worth_keeping(machine_of) -> None:
     rows = LOOK | {"loading.item_count": 4096, "loading.kinds": {"lookup": 900, "own": 100}}
     again = rows | {"loading.again_count": 8, "loading.same_count": 8}

@@ -1,5 +1,7 @@
 """Who draws random numbers: the items of the loader that feeds the loop, or the loop."""
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -79,3 +81,23 @@ def test_a_loader_that_evaluates_between_short_passes_says_nothing_of_the_other(
 
 def test_passes_of_one_batch_leave_it_open() -> None:
     assert read(DataLoader(ROWS, batch_size=64, shuffle=True), batch_count=8) == (None, None)
+
+
+class Fetches:
+    """A clock that has seen nothing."""
+
+    def add(self, dataset, loader):
+        return loader
+
+
+@pytest.mark.parametrize("worker_count", [0, 1])
+def test_what_the_code_says_of_draws_counts_only_where_nobody_has_seen(worker_count) -> None:
+    loader = DataLoader(ROWS, batch_size=8, num_workers=worker_count)
+    for batch_count in (1, 6):
+        reader = TraitsReader(Fetches())
+        reader.about_data = lambda dataset, found: replace(found, draws=True)
+        iterator = iter(loader)
+        for _ in range(batch_count):
+            fetch(reader, iterator)
+        is_seen = batch_count > 1 and not worker_count
+        assert reader.read().loader.draws is (not is_seen)

@@ -46,10 +46,10 @@ def test_says_why_there_is_nothing_to_try(traits, why) -> None:
 
 @pytest.mark.parametrize(
     ("dataset", "worker_count", "is_tried"),
-    [("TensorDataset", 0, False), ("TensorDataset", 2, False), ("MNIST", 0, True),
+    [("TensorDataset", 0, True), ("TensorDataset", 2, False), ("MNIST", 0, True),
      ("MNIST", 2, False)],
 )  # fmt: skip
-def test_only_a_light_source_needs_no_proof(dataset, worker_count, is_tried) -> None:
+def test_only_a_loader_with_workers_needs_a_proof(dataset, worker_count, is_tried) -> None:
     traits = fed(dataset=dataset, worker_count=worker_count, is_pure=False, unproven="it changes")
     assert bool(LEVER.settings(context(traits))) is is_tried
     assert is_tried or "it changes" in LEVER.why_not(context(traits))
@@ -98,6 +98,34 @@ for name, switches in {
     facts[name] = run.train(at).close().bits() == stock
 """
 
+WRITING = r"""
+from hasten.loader.sources import subsets
+
+rows, fetch = [], subsets.ByRows.fetch
+subsets.ByRows.fetch = lambda self, indices: rows.append(self.light) or fetch(self, indices)
+
+
+class Writing(Run):
+    def __init__(self):
+        super().__init__()
+        self.watch.live.assumed = frozenset()
+
+    def train(self, at=lambda step: None):
+        data = self.loader.dataset.tensors[0]
+
+        def writes(step):
+            at(step)
+            data[step] = -data[step]
+
+        return super().train(writes)
+
+
+Run = Writing
+"""
+LIGHT = r"""
+facts["light alone"] = set(rows) == {True}
+"""
+
 
 @pytest.mark.parametrize(
     ("views", "name"),
@@ -116,3 +144,8 @@ def test_a_child_tells_which_dataset_lies_below_the_views_of_torch(views, name) 
 @pytest.mark.child
 def test_trains_to_the_same_bits(training) -> None:
     assert set(training(PROGRAM).values()) == {True}
+
+
+@pytest.mark.child
+def test_trains_to_the_same_bits_where_nothing_is_proven_and_the_loop_writes(training) -> None:
+    assert set(training(WRITING + PROGRAM + LIGHT).values()) == {True}

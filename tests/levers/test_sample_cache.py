@@ -51,6 +51,14 @@ def test_items_that_draw_are_kept_only_up_to_a_draw_that_is_known() -> None:
     assert LEVER.settings(replace(drawing, traits=fed(draws=True, is_folder=True)))
 
 
+def test_is_not_tried_where_the_code_of_the_items_forbids_keeping_any() -> None:
+    timed = replace(context(), traits=fed(unkept="its code names time"))
+    assert LEVER.settings(timed) == ()
+    assert LEVER.why_not(timed) == "its code names time"
+    both = fed(unkept="its code names time", is_pure=False, unproven="it changes; --assume it")
+    assert "--assume" not in LEVER.why_not(replace(context(), traits=both))
+
+
 def test_belongs_into_the_first_bundle_only_where_the_loop_waits_for_data() -> None:
     assert LEVER.promising(context(data_ratio=0.5))
     assert not LEVER.promising(context(data_ratio=0.02))

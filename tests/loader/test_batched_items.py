@@ -110,6 +110,36 @@ class Chosen(Rows):
         return (item - mean) * scale
 
 
+class Samples(Rows):
+    def __getitem__(self, i):
+        row, label = self.samples[i]
+        return torch.Tensor(row), torch.tensor(row), torch.tensor(row[1:]), len(row), label
+
+
+class Lists(Rows):
+    def __getitem__(self, i):
+        return {"whole": self.whole[i], "real": self.real[i], "both": [self.whole[i], self.y[i]]}
+
+
+class Records(Rows):
+    def __getitem__(self, i):
+        record = self.records[i]
+        mask = record["mask"] if "mask" in record else record["ids"]
+        return {"ids": torch.LongTensor(record["ids"]), "mask": mask, "y": record["y"]}
+
+
+class Options(Rows):
+    def __getitem__(self, i):
+        item = self.x[i]
+        if self.mode in ("train", "tuned") and not self.bare:
+            item = item * 2
+        if self.mode not in self.scales or self.transform is None:
+            item = item + 1
+        if self.transform and (self.bare or self.width > 2):
+            item = self.transform(item)
+        return item, self.scale or 1, self.y[i] if self.names and "y" in self.names else i
+
+
 class Scale:
     """A callable of the script's own."""
 
@@ -159,6 +189,29 @@ CASES = {
         bare=False,
     ),
     "object": Chosen(x=numbers(3), y=np.arange(COUNT), transform=Scale(3.0), scale=2, bare=False),
+    "samples": Samples(samples=[((0.1 * i, 2.0, i / 7), i) for i in range(COUNT)]),
+    "samples of integers": Samples(samples=[([i, 2, -i], 0.5) for i in range(COUNT)]),
+    "lists": Lists(
+        whole=[[i, 7 - i] for i in range(COUNT)], real=[(0.5 * i, 1e30) for i in range(COUNT)],
+        y=numbers(2),
+    ),
+    "nested lists": Lists(
+        whole=[[[i], [(3, 0.1 * i)]] for i in range(COUNT)], real=[()] * COUNT, y=np.arange(COUNT),
+    ),
+    "records": Records(records=[{"ids": [i, 2 * i], "y": float(i)} for i in range(COUNT)]),
+    "masked records": Records(
+        records=tuple({"ids": (i, 1), "mask": row, "y": i} for i, row in enumerate(numbers(2)))
+    ),
+    **{
+        f"options {mode}": Options(
+            x=numbers(3), y=np.arange(COUNT), mode=mode, transform=transform, bare=bare,
+            scale=scale, scales={"train": 1}, names=names,
+        )
+        for mode, transform, bare, scale, names in [
+            ("train", None, False, 0, "xyz"), ("tuned", Scale(0.5), True, 2.5, ""),
+            ("held", halved, False, 0, ["y"]),
+        ]
+    },
 }  # fmt: skip
 
 
@@ -270,6 +323,66 @@ def test_a_change_of_type_has_the_bits_of_single_items(dtype, cast) -> None:
     for x, y in ((numbers(40, dtype=dtype), numbers(4, dtype=dtype)), (numbers(), labels)):
         stock, source = sources(Cast(x=x, y=y, dtype=asked))
         assert difference(stock.fetch([5, 1, 1]), source.fetch([5, 1, 1])) == ""
+
+
+LEGACY = ["", "Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte"]
+
+
+class Made(Rows):
+    def __getitem__(self, i):
+        return self.tensor(self.x[i])
+
+
+class MadeOfNumbers(Rows):
+    def __getitem__(self, i):
+        return self.tensor([self.x[i], self.x[i]]), self.tensor((self.x[i], self.x[i]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", LEGACY)
+def test_tensors_made_in_the_old_way_have_the_bits_of_single_items(name, dtype) -> None:
+    tensor = getattr(torch, f"{name}Tensor")
+    rows, single = numbers(2, 3, dtype=dtype) % 100, numbers(dtype=dtype) % 100
+    for dataset in (Made(x=rows, tensor=tensor), MadeOfNumbers(x=single, tensor=tensor)):
+        loader = DataLoader(dataset, batch_size=4)
+        found = offer(loader)
+        if name in LEGACY[5:] and dtype.startswith("float"):
+            assert "of another kind" in found
+        else:
+            assert difference(Stock(loader).fetch([5, 1, 1]), found.fetch([5, 1, 1])) == ""
+
+
+@pytest.mark.parametrize("name", LEGACY)
+@pytest.mark.parametrize("members", [[0.1, 1e-9, 3.7e30], [3, 2, 100]])
+def test_and_so_have_those_of_numbers_of_python(name, members) -> None:
+    dataset = MadeOfNumbers(x=members * 4, tensor=getattr(torch, f"{name}Tensor"))
+    loader = DataLoader(dataset, batch_size=4)
+    found = offer(loader)
+    if name in LEGACY[5:] and 0.1 in members:
+        assert "of another kind" in found
+    else:
+        assert difference(Stock(loader).fetch([2, 1, 0]), found.fetch([2, 1, 0])) == ""
+
+
+def test_a_tensor_made_of_one_keeps_its_type_or_has_the_right_one() -> None:
+    for dtype in (torch.float32, torch.int64):
+        stock, source = sources(Made(x=torch.ones(COUNT, 2, dtype=dtype), tensor=torch.Tensor))
+        assert difference(stock.fetch([1, 2]), source.fetch([1, 2])) == ""
+    stock, source = sources(Made(x=torch.ones(COUNT, 2), tensor=torch.FloatTensor))
+    assert difference(stock.fetch([1, 2]), source.fetch([1, 2])) == ""
+    doubles = Made(x=torch.ones(COUNT, 2).double(), tensor=torch.FloatTensor)
+    assert "of another type" in offer(DataLoader(doubles, batch_size=4))
+
+
+def test_a_tensor_of_the_default_type_has_that_of_this_moment() -> None:
+    stock, source = sources(Made(x=numbers(3), tensor=torch.Tensor))
+    torch.set_default_dtype(torch.float64)
+    try:
+        batch = source.fetch([1, 2])
+        assert batch.dtype is torch.float64
+        assert difference(stock.fetch([1, 2]), batch) == ""
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 class Whole(Rows):
@@ -503,6 +616,47 @@ class Sized(Rows):
         return torch.FloatTensor(i)
 
 
+class Uninitialised(Rows):
+    def __getitem__(self, i):
+        return torch.Tensor(self.size)
+
+
+class Found(Rows):
+    def __getitem__(self, i):
+        return self.x[i] if i in self.chosen else self.x[0]
+
+
+class Searched(Rows):
+    def __getitem__(self, i):
+        return self.x[i] if "y" in self.names else self.x[0]
+
+
+class Sure(Rows):
+    def __getitem__(self, i):
+        return self.x[i] if self.width and self.x[i] else self.x[0]
+
+
+class Kept(Rows):
+    def __getitem__(self, i):
+        return self.x[i] if self.helper else self.x[0]
+
+
+class Sizes:
+    """Is true or not by its length."""
+
+    def __len__(self):
+        return 0
+
+
+class Equal:
+    """Compares by code of its own."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = object.__hash__
+
+
 class Mixed(Rows):
     def __getitem__(self, i):
         return torch.tensor([i, self.x[i]])
@@ -543,7 +697,18 @@ class Decorated(Rows):
         (Reversed(x=numbers(3)), "code of its own"),
         (Batched(x=numbers(3)), "own function"),
         (Ragged(x=[np.zeros(i, "float32") for i in range(2, COUNT + 2)]), None),
-        (Ragged(x=[[1.0, 2.0]] * COUNT), "several kinds"),
+        (Ragged(x=[[1.0] * (i % 2 + 1) for i in range(COUNT)]), None),
+        (Table(x=[[1.0] * 99] * COUNT, y=numbers()), "several lengths, or long"),
+        (Table(x=[["a", 2.0]] * COUNT, y=numbers()), "several kinds"),
+        (Table(x=[[1, 2.0]] * COUNT, y=numbers()), "numbers of one kind"),
+        (Records(records=[{"y": 1, 5: 2}] * COUNT), "other keys than words"),
+        (Uninitialised(size=5), "something else than an array"),
+        (Uninitialised(size=(2, 3)), "numbers of one kind"),
+        (Found(x=numbers(3), chosen=[1, 2]), "i in self.chosen"),
+        (Searched(x=numbers(3), names=[Equal()]), "'y' in self.names"),
+        (Searched(x=numbers(3), names=Sizes()), "'y' in self.names"),
+        (Sure(x=numbers()), "differ from item to item"),
+        (Kept(x=numbers(3), helper=Sizes()), "differ from item to item"),
         (Ragged(x=np.array([None] * COUNT)), "rows of a ndarray"),
         (Powers(x=numbers(3)), ".exp()"),
         (Library(x=numbers(3)), "not the script's own function"),
@@ -571,6 +736,20 @@ def test_says_in_one_sentence_why_it_refuses(dataset, why) -> None:
     assert isinstance(found, str)
     assert why in found
     assert "\n" not in found
+
+
+def test_rows_of_another_form_than_the_first_are_left_to_torch() -> None:
+    records = [{"ids": [i, 2], "y": 1} for i in range(COUNT)]
+    records[3] = {"y": 1, "ids": [1, 2]}
+    records[4] = {"ids": [1, 2], "mask": 1}
+    records[5] = {"ids": [1.0, 2], "y": 1}
+    _, source = sources(Records(records=records))
+    for row, why in ((3, "several keys"), (4, "several keys"), (5, "several kinds")):
+        with pytest.raises(NotBatched, match=why):
+            source.fetch([0, row])
+    _, source = sources(Lists(whole=[[1, 2], [1]] * COUNT, real=[()] * COUNT, y=numbers()))
+    with pytest.raises(NotBatched, match="several lengths"):
+        source.fetch([0, 1])
 
 
 def test_a_slice_beyond_the_end_is_left_to_torch() -> None:

@@ -21,7 +21,11 @@ from torch.utils.data import (
 
 from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
+from hasten.loader.item_facts import ItemFacts
+from hasten.loader.notices import Notices
+from hasten.loader.proofs import Permit
 from hasten.loader.sources.gather import offer
+from hasten.loader.sources.offered import OfferedSources
 from hasten.loader.sources.source import Stock
 from hasten.loader.sources.subsets import ByRows, leaves, positions_of
 
@@ -416,3 +420,141 @@ def test_leaves_look_through_views_but_not_through_subclasses() -> None:
 
     picky = Picky(table, [0])
     assert leaves(picky) == (picky,)
+
+
+# ---- where nothing shows that the script leaves its data alone
+
+
+def chosen(permit, **options):
+    loader = DataLoader(Subset(TensorDataset(X), [0, 2]), batch_size=2, **options)
+    sources = OfferedSources(ItemFacts(permit=permit), Notices())
+    found = [sources.choose(loader, [offer], light=light) for light in (True, False)]
+    return [None if checked is None else checked.source.light for checked in found]
+
+
+def test_without_a_proof_the_main_process_reads_the_rows_when_torch_would() -> None:
+    assert chosen(Permit(is_unchanged=False)) == [True, None]
+    assert chosen(Permit(is_pure=False, is_unchanged=False)) == [True, None]
+    assert chosen(Permit(is_unchanged=False), num_workers=1) == [None, None]
+
+
+def test_with_a_proof_workers_may_read_them_too() -> None:
+    assert chosen(Permit()) == [None, False]
+    assert chosen(Permit(), num_workers=1) == [None, False]
+
+
+UNPROVEN = r"""
+from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
+from hasten.loader.proof.verdict import LoaderProof, MissingReason, ProofReason
+from hasten.loader.sources import checked, gather, subsets
+
+engine._granted = False
+gap = MissingReason(ProofReason.OWNED, "the script holds y")
+engine.proofs.of = lambda loader: LoaderProof((gap,))
+checked.Checked._weigh = lambda self, *times_ns: None
+told, fetched, fetch = [], [], subsets.ByRows.fetch
+engine.notices.tell = told.append
+subsets.ByRows.fetch = lambda self, indices: fetched.append(self.light) or fetch(self, indices)
+
+
+class Own(TensorDataset):
+    pass
+
+
+def table(kind=TensorDataset):
+    numbers = torch.Generator().manual_seed(0)
+    return kind(torch.randn(40, 5, generator=numbers), torch.arange(40))
+
+
+def spelled(batch):
+    if isinstance(batch, torch.Tensor):
+        return str(batch.dtype), batch.stride(), batch.tolist()
+    return [spelled(part) for part in (batch.values() if isinstance(batch, dict) else batch)]
+
+
+def writes(data, number):
+    x, y = data.tensors
+    x[number] = -x[number]
+    y += 1
+    if number == 4:
+        data.tensors = tuple(tensor.clone() for tensor in data.tensors)
+
+
+def written(data, view):
+    loader, seen = DataLoader(view(data), batch_size=6, shuffle=True), []
+    for _ in range(3):
+        for number, batch in enumerate(loader):
+            seen.append(spelled(batch))
+            writes(data, number)
+    return seen, rng()
+
+
+def evaluated(data, view):
+    held, seen = DataLoader(Subset(data, [7, 1, 4]), batch_size=2), []
+    for number, batch in enumerate(DataLoader(view(data), batch_size=6, shuffle=True)):
+        seen.append(spelled(batch))
+        with torch.no_grad():
+            for other in held:
+                seen.append(spelled(other))
+                writes(data, number)
+    return seen, rng()
+
+
+def several(data, view):
+    loader, seen = DataLoader(view(data), batch_size=6, shuffle=True), []
+    for one, other in zip(loader, loader):
+        seen += [spelled(one), spelled(other)]
+        for number, inner in enumerate(loader):
+            seen.append(spelled(inner))
+            writes(data, number)
+            if number == 2:
+                break
+    return seen, rng()
+
+
+def rows_changed(data, view):
+    subset, seen = Subset(view(data), list(range(12))), []
+    for _ in range(3):
+        for batch in DataLoader(subset, batch_size=3):
+            seen.append(spelled(batch))
+            subset.indices.reverse()
+            subset.dataset = view(data)
+    return seen, rng()
+
+
+def seen_by_us(run):
+    torch.manual_seed(7)
+    undo = engine.add(gather.offer)
+    try:
+        return run()
+    finally:
+        undo()
+
+
+views = {
+    "table": lambda data: data, "subset": lambda data: Subset(data, list(range(1, 40, 2))),
+    "concat": lambda data: ConcatDataset([Subset(data, [3, 1]), data]),
+    "stack": lambda data: StackDataset(a=data, b=data),
+}
+for name, view in views.items():
+    for run in (written, evaluated, several, rows_changed):
+        before = stock(lambda: run(table(), view))
+        del fetched[:]
+        after = seen_by_us(lambda: run(table(), view))
+        facts[f"{name} {run.__name__}"] = before == after
+        facts[f"{name} {run.__name__} by rows"] = set(fetched) == {True} and len(fetched) > 6
+facts["nothing to tell"] = told == []
+
+before = stock(lambda: written(table(Own), views["table"]))
+del fetched[:]
+facts["subclass"] = seen_by_us(lambda: written(table(Own), views["table"])) == before
+facts["subclass by rows"] = fetched == []
+facts["told"] = len(told) == 1 and "the script holds y" in told[0]
+"""
+
+
+@pytest.mark.child
+def test_what_the_script_writes_between_two_batches_is_in_the_next_without_a_proof(loaders) -> None:
+    facts = loaders(UNPROVEN)
+    assert len(facts) == 2 * 4 * 4 + 4
+    assert [name for name, same in facts.items() if not same] == []

@@ -1,11 +1,13 @@
 """A proof is made where it costs less than the waiting that it may save."""
 
 import sys
+import time
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+from hasten.loader.proof.verdict import LoaderProof, MissingReason, ProofReason
 from hasten.loader.proofs import Proofs
 from hasten.records import LoaderTraits
 
@@ -83,3 +85,89 @@ def test_pictures_that_torchvision_decodes_are_told_from_others(tmp_path, is_fol
     proofs.look(one)
     traits = LoaderTraits(worker_count=0, is_map_style=True)
     assert proofs.add(id(one.dataset), traits).is_folder is is_folder
+
+
+def told(monkeypatch, loader, proof=None, **seen):
+    """Return what a loader's traits say after it was examined, where a proof says this."""
+    proof = proof or LoaderProof()
+    monkeypatch.setattr("hasten.loader.proofs.prove", lambda loader: proof)
+    proofs = Proofs()
+    proofs.look(loader)
+    worker_count = loader.num_workers
+    traits = LoaderTraits(worker_count=worker_count, is_map_style=True, **seen)
+    return proofs.add(id(loader.dataset), traits)
+
+
+IMPURE = (MissingReason(ProofReason.PURE, "it prints"),)
+WRITTEN = (MissingReason(ProofReason.UNWRITTEN, "the script writes"),)
+
+
+@pytest.mark.parametrize(
+    ("proof", "draws"),
+    [
+        (LoaderProof(draws=True), True),
+        (LoaderProof(draws=False), False),
+        (LoaderProof(WRITTEN, draws=True), True),
+        (LoaderProof(IMPURE, draws=True), None),
+        (LoaderProof(IMPURE, draws=False), None),
+    ],
+)
+def test_what_code_that_was_followed_draws_is_told_where_nobody_has_seen(
+    monkeypatch, proof, draws
+) -> None:
+    one = DataLoader(TensorDataset(torch.zeros(4)), num_workers=2)
+    assert told(monkeypatch, one, proof).draws is draws
+    assert told(monkeypatch, one, proof, draws=False).draws is False
+
+
+def test_what_sets_workers_up_is_no_draw_of_the_items(monkeypatch) -> None:
+    seeded = DataLoader(TensorDataset(torch.zeros(4)), num_workers=2, worker_init_fn=print)
+    assert told(monkeypatch, seeded, LoaderProof(draws=True)).draws is None
+
+
+class Plain(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.zeros(3) + index
+
+
+class Timed(Plain):
+    def __getitem__(self, index):
+        return time.time()
+
+
+class Batched(Plain):
+    def __getitems__(self, indices):
+        return list(map(self.__getitem__, indices))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "why"),
+    [
+        (Timed(), "the clock"),
+        (Subset(Timed(), [0]), "the clock"),
+        (Batched(), "whole batches"),
+        (TensorDataset(torch.zeros(4)), "in memory already"),
+        (Plain(), ""),
+    ],
+)
+def test_why_no_sample_may_be_kept_is_told(monkeypatch, dataset, why) -> None:
+    found = told(monkeypatch, DataLoader(dataset)).unkept
+    assert why in found
+    assert bool(found) is bool(why)
+
+
+def test_a_dataset_is_examined_once_for_each_proof(monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "hasten.loader.proofs.why_unkept", lambda loader: asked.append(loader) or ""
+    )
+    monkeypatch.setattr("hasten.loader.proofs.prove", lambda loader: LoaderProof())
+    proofs, data = Proofs(), Plain()
+    for _ in range(3):
+        proofs.look(DataLoader(data))
+    assert len(asked) == 1
+    proofs.look(DataLoader(data, collate_fn=list))
+    assert len(asked) == 2

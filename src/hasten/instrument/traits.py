@@ -183,6 +183,6 @@ class TraitsReader:
         if self._step_count:
             per_step = max(1, round(self._batch_count / self._step_count))
             loader = replace(loader, step_batch_count=per_step)
-        if loader.worker_count:
+        if loader.worker_count or self._draws.items is None:
             return loader
         return replace(loader, draws=self._draws.items)

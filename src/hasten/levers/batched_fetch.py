@@ -33,19 +33,17 @@ class Served(NamedTuple):
         offer: returns the source for a loader, or why there is none.
         datasets: names of classes, below `Subset` and `ConcatDataset`: the trait `loader.dataset`.
             Others need no trial; None where the trait `loader.is_batchable` decides.
-        light: the same as the source's.
     """
 
     offer: Callable[[Any], Any]
     datasets: frozenset[str] | None
-    light: bool
 
 
 # Asked in this order for each loader; the first to return a source gets the loader.
 SERVED = (
-    Served(gather.offer, frozenset({"Tensor", "TensorDataset", "StackDataset"}), light=False),
-    Served(arrays.offer, arrays.NAMES, light=True),
-    Served(batched_items.offer, None, light=True),
+    Served(gather.offer, frozenset({"Tensor", "TensorDataset", "StackDataset"})),
+    Served(arrays.offer, arrays.NAMES),
+    Served(batched_items.offer, None),
 )
 
 
@@ -58,14 +56,8 @@ def why_not(context: ScriptContext) -> str:
         return "an iterable dataset yields row after row: there is nothing to read at once"
     if not _serving(loader):
         return f"only the code of {loader.dataset} can make its items"
-    return _unshown(context)
-
-
-def _unshown(context: ScriptContext) -> str:
-    """Say why its batches may not be made elsewhere; a light source makes them on the spot."""
-    loader = context.traits.loader
-    light = loader is not None and any(one.light for one in _serving(loader))
-    return "" if light and not context.traits.worker_count else unproven(context)
+    # Without workers, a source reads what torch would at the same moment: nothing is to be shown.
+    return unproven(context) if context.traits.worker_count else ""
 
 
 def _serving(loader: LoaderTraits) -> list[Served]:

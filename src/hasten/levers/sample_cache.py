@@ -51,10 +51,22 @@ def _draws(loader: LoaderTraits) -> bool:
     return bool(loader.draws) and not loader.is_folder
 
 
+def _unkept(context: ScriptContext) -> str:
+    """Say why no sample may be kept; empty where some may be."""
+    loader = context.traits.loader
+    if loader is None:
+        return ""
+    if why := loader.unkept or unproven(context):  # no assumption permits what the code forbids
+        return why
+    if _draws(loader):
+        return "its items draw random numbers, and nobody can tell what precedes the draws"
+    return ""
+
+
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the budget that this machine can spare, as a power of two."""
     loader, spare = context.traits.loader, _spare_bytes(context)
-    if loader is None or not loader.is_map_style or unproven(context) or _draws(loader):
+    if loader is None or not loader.is_map_style or _unkept(context):
         return ()
     if spare is None or spare < _LEAST_BYTES:
         return ()
@@ -70,10 +82,8 @@ def why_not(context: ScriptContext) -> str:
         return "the loop takes its batches from no DataLoader"
     if not loader.is_map_style:
         return "an iterable dataset has no samples that could be asked for twice"
-    if why := unproven(context):
+    if why := _unkept(context):
         return why
-    if _draws(loader):
-        return "its items draw random numbers, and nobody can tell what precedes the draws"
     if _spare_bytes(context) is None:
         return "how much memory is left is unknown here"
     return "too little memory is left to keep samples in"

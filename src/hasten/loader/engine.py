@@ -210,8 +210,9 @@ class LoaderEngine:
             return False
         if not self._granted:
             state.items.permit = permit_of(self.proofs.of(loader))
-        if state.items.permit.missing:
-            self.notices.refuse(state.items.permit.missing)
+        missing = state.items.permit.missing
+        if missing and (loader.num_workers or self.setups or self.request.count is not None):
+            self.notices.refuse(missing)  # sources that need no proof may still serve it
         return state.items.permit.allows(loader, self.request, self.offers, self.setups)
 
     def _begin(self, state: LoaderState, loader: Any, *, resumed: bool) -> Any:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.cache.cached import base_of
+from hasten.loader.cache.cached import base_of, why_unkept
 from hasten.loader.cache.recipes import is_folder
 from hasten.loader.indices import order_of
 from hasten.loader.proof.prove import prove
@@ -111,6 +111,8 @@ class Proofs:
         self._last: dict[int, LoaderProof] = {}
         self._batchable: set[int] = set()
         self._folders: set[int] = set()
+        self._draws: dict[int, bool | None] = {}
+        self._unkept: dict[int, tuple[LoaderProof, str]] = {}
 
     def of(self, loader: Any) -> LoaderProof:
         """Return what is proven about a loader."""
@@ -165,11 +167,17 @@ class Proofs:
 
     def look(self, loader: Any) -> None:
         """Examine a loader for `add`, since the parent asks what could be done."""
-        self.of(loader)
+        found, dataset = self.of(loader), id(loader.dataset)
         if not isinstance(batched_items.offer(loader), str):
-            self._batchable.add(id(loader.dataset))
+            self._batchable.add(dataset)
         if is_folder(base_of(loader.dataset)):
-            self._folders.add(id(loader.dataset))
+            self._folders.add(dataset)
+        # What sets workers up counts as drawing, too, if it seeds them.
+        is_told = found.is_pure and loader.worker_init_fn is None
+        self._draws[dataset] = found.draws if is_told else None
+        known = self._unkept.get(dataset)
+        if known is None or known[0] is not found:
+            self._unkept[dataset] = found, why_unkept(loader)
 
     def add(self, dataset: int, loader: LoaderTraits) -> LoaderTraits:
         """Return a loader's traits with what is proven about the dataset that feeds the loop.
@@ -184,6 +192,8 @@ class Proofs:
         return replace(
             loader, is_pure=found.is_pure, is_unchanged=found.is_whole, unproven=found.message,
             is_batchable=dataset in self._batchable, is_folder=dataset in self._folders,
+            draws=self._draws.get(dataset) if loader.draws is None else loader.draws,
+            unkept=self._unkept.get(dataset, (found, ""))[1],
         )  # fmt: skip
 
 

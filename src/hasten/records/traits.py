@@ -23,12 +23,14 @@ class LoaderTraits:
         step_batch_count: batches that a step takes.
         fetch_s: seconds in which one process makes a batch.
         fetch_cpu_ratio: CPU seconds in each of these seconds; the rest is waiting.
-        draws: the items draw random numbers; None where workers make them, or nobody has seen it.
+        draws: the items draw random numbers, or may draw some by their code; None where neither
+            was seen nor read.
         is_pure: making an item has no effects outside of the batch; None where nobody proved it.
         is_unchanged: what making an item reads stays as it is, too.
         unproven: why one of these two is not proven.
         is_batchable: the code of its items can be run for a whole batch at once.
         is_folder: they are files that torchvision decodes before it draws anything.
+        unkept: why none of them may be kept for later passes, by their code; empty where some may.
     """
 
     worker_count: int
@@ -47,6 +49,7 @@ class LoaderTraits:
     unproven: str = ""
     is_batchable: bool = False
     is_folder: bool = False
+    unkept: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,12 @@ def _work(case: Case, kinds: tuple[str, ...], *, message: str, remedy: str) -> F
     )
 
 
+def _by_hand(case: Case, remedy: str) -> str:
+    """Return a remedy, with the reason why no lever may keep the samples, where there is one."""
+    why = case.traits.loader.unkept if case.traits.loader else ""
+    return f"{remedy} No lever may keep samples of this dataset, because {why}." if why else remedy
+
+
 def _per_sample_transforms(case: Case) -> Finding | None:
     """Find transforms that run on one sample at a time, by the time they take."""
     if (case.found.get("loading.item_count") or 0) < 2:
@@ -62,9 +68,10 @@ def _slow_decode(case: Case) -> Finding | None:
         case,
         ("decode",),
         message="Decoding takes {each} per sample, and the loop waits {share} of a step for it.",
-        remedy=(
+        remedy=_by_hand(
+            case,
             "Store the samples as small as training needs them, decode with a faster library "
-            "(simplejpeg, Image.draft), or keep them decoded."
+            "(simplejpeg, Image.draft), or keep them decoded.",
         ),
     )
 
@@ -87,7 +94,9 @@ def _repeated_decode(case: Case) -> Finding | None:
             f"{same_count if same else again_count} of {again_count} samples that were watched "
             f"came again {what}; making one takes {duration(each_s)}."
         ),
-        remedy="Make each sample once and keep it: in memory, or as an array on a local disk.",
+        remedy=_by_hand(
+            case, "Make each sample once and keep it: in memory, or as an array on a local disk."
+        ),
         places=(
             places_in(case, "loading.places", *kinds[:1])
             or places_in(case, "loading.places", *kinds)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
 from hasten.loader.cache.memo import Memo, new_salt
+from hasten.loader.cache.purity import PurityAnalysis
 from hasten.loader.cache.recipes import recipe_of
 from hasten.loader.cache.store import Store
 from hasten.loader.dataset_snapshot import DatasetSnapshot
@@ -215,6 +216,14 @@ def base_of(dataset: Any) -> Any:
     while _is_subset(dataset):
         dataset = dataset.dataset
     return dataset
+
+
+def why_unkept(loader: Any) -> str:
+    """Say why no sample of a loader may be kept, judging by its code; empty where some may be."""
+    dataset = base_of(loader.dataset)
+    with contextlib.suppress(Exception):  # a dataset of the script's own
+        return _why_not(loader, dataset) or PurityAnalysis(*recipe_of(dataset).roots).why_not
+    return ""
 
 
 def _why_not(loader: Any, dataset: Any) -> str:

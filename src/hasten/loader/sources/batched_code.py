@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _DEEPEST = 6
+_MOST_MEMBERS = 100
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+_DECIDING = _PLAIN | {FunctionType, list, tuple, dict}  # stacks inside are of one length
 _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -131,8 +134,13 @@ class _Body:
             raise NotBatched(f"it sets `{ast.unparse(target):.40}`")
 
     def decides(self, test: ast.expr) -> bool:
-        found = self.value(test)
-        if type(found) not in (bool, int, float, str, type(None), FunctionType):
+        return self.holds(self.value(test), test)
+
+    def holds(self, found: Any, test: ast.expr) -> bool:
+        """Return whether the value of a test counts as true, for all items."""
+        if type(found) not in _DECIDING:
+            if _is_there(found):
+                return True
             raise NotBatched(f"`{ast.unparse(test):.60}` may differ from item to item")
         return bool(found)
 
@@ -232,15 +240,39 @@ def _unary(body: _Body, node: ast.UnaryOp) -> Any:
     raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
 
 
+def _either(body: _Body, node: ast.BoolOp) -> Any:
+    *others, last = node.values
+    for one in others:
+        found = body.value(one)
+        if body.holds(found, one) is isinstance(node.op, ast.Or):
+            return found
+    return body.value(last)
+
+
 def _compare(body: _Body, node: ast.Compare) -> Any:
     left, right = body.value(node.left), body.value(node.comparators[0])
+    if len(node.ops) == 1 and isinstance(node.ops[0], ast.In | ast.NotIn):
+        return _contains(right, left, node) is isinstance(node.ops[0], ast.In)
     named = any(one is None or type(one) is bool for one in (left, right))
     by_identity = isinstance(node.ops[0], ast.Is | ast.IsNot)
-    plain = all(type(one) in (bool, int, float, str, type(None)) for one in (left, right))
+    plain = {type(left), type(right)} <= _PLAIN
     compared = _COMPARED.get(type(node.ops[0]))
     if len(node.ops) > 1 or compared is None or not (named if by_identity else plain):
         raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
     return compared(left, right)
+
+
+def _contains(owner: Any, member: Any, node: ast.Compare) -> bool:
+    """Return whether a word or number is in a short container of such; none differs by item."""
+    is_plain_owner = type(owner) in (dict, list, tuple, set, frozenset, str)
+    if (
+        type(member) not in _PLAIN
+        or not is_plain_owner
+        or len(owner) > _MOST_MEMBERS
+        or not set(map(type, owner)) <= _PLAIN
+    ):
+        raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
+    return member in owner
 
 
 def _choice(body: _Body, node: ast.IfExp) -> Any:
@@ -251,8 +283,15 @@ _EXPRESSIONS: dict[type[ast.expr], Callable[[_Body, Any], Any]] = {
     ast.Constant: _constant, ast.Name: _Body.name, ast.Attribute: _attribute,
     ast.Subscript: _subscript, ast.Slice: _slice, ast.Tuple: _tuple,
     ast.List: _list, ast.Dict: _dict, ast.BinOp: _binary, ast.UnaryOp: _unary,
-    ast.Compare: _compare, ast.IfExp: _choice, ast.Call: _Body.call,
+    ast.BoolOp: _either, ast.Compare: _compare, ast.IfExp: _choice, ast.Call: _Body.call,
 }  # fmt: skip
+
+
+def _is_there(value: Any) -> bool:
+    """Return whether a value is true for being there: an object whose class says nothing else."""
+    kind = type(value)
+    silent = all(getattr_static(kind, name, None) is None for name in ("__bool__", "__len__"))
+    return silent and is_user_class(kind)
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -85,6 +85,8 @@ def _collated(found: Any, count: int, seen: set[int]) -> Any:
         return torch.tensor([found] * count, dtype=None if type(found) is int else torch.float64)
     if not isinstance(found, ItemStack):
         raise NotBatched(f"a {type(found).__name__} is the same in all items")
+    if found.kind in (ItemKind.INT, ItemKind.FLOAT):
+        return torch.from_numpy(found.value.copy())
     if found.kind is ItemKind.ARRAY and not found.item_ndim:
         return torch.as_tensor(list(found.value))
     value = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import sys
+from array import array
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SMALL = 1 << 31  # products of two still fit
+_MOST_PLACES = 32  # in longer lists, the numbers take as long as the calls that are saved
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
@@ -120,7 +122,7 @@ def _is_place(key: Any) -> bool:
     return key is None or key is ... or type(key) is int
 
 
-def _rows(owner: Any, indices: Any) -> ItemStack:
+def _rows(owner: Any, indices: Any) -> Any:
     """Return `owner[index]` for each index."""
     import torch
 
@@ -133,21 +135,37 @@ def _rows(owner: Any, indices: Any) -> ItemStack:
     return _stacked([owner[index] for index in indices.tolist()])
 
 
-def _stacked(items: list[Any]) -> ItemStack:
-    """Return Python numbers, arrays or tensors as one stack."""
+def _stacked(items: list[Any]) -> Any:
+    """Return numbers, arrays or tensors as one stack, and lists of them as a list of stacks."""
     import torch
 
     kinds = set(map(type, items))
     if kinds == {int}:
-        return ItemStack(ItemKind.INT, loaded_numpy().array(items, "int64"))
+        return ItemStack(ItemKind.INT, loaded_numpy().frombuffer(array("q", items), "int64"))
     if kinds == {float}:
-        return ItemStack(ItemKind.FLOAT, loaded_numpy().array(items, "float64"))
+        return ItemStack(ItemKind.FLOAT, loaded_numpy().frombuffer(array("d", items), "float64"))
+    if len(kinds) == 1 and kinds <= {list, tuple, dict}:
+        return _by_place(items)
     alike = len(kinds) == 1 and all(map(is_plain, items))
     if not alike or len({(item.dtype, item.shape) for item in items}) != 1:
         raise NotBatched("the members of a list are of several kinds")
     if kinds == {torch.Tensor}:
         return ItemStack(ItemKind.TENSOR, torch.stack(items))
     return ItemStack(ItemKind.ARRAY, loaded_numpy().stack(items))
+
+
+def _by_place(items: list[Any]) -> Any:
+    """Return what short lists, tuples or dicts of one form hold: a stack for each place in them."""
+    first = items[0]
+    if len(set(map(len, items))) != 1 or len(first) > _MOST_PLACES:
+        raise NotBatched("the members of a list are of several lengths, or long")
+    if type(first) is not dict:
+        return type(first)(_stacked(list(members)) for members in zip(*items, strict=True))
+    if not all(type(key) is str for item in items for key in item):
+        raise NotBatched("its items are dicts with other keys than words")
+    if any(list(item) != list(first) for item in items):
+        raise NotBatched("the members of a list have several keys")
+    return {key: _stacked([item[key] for item in items]) for key in first}
 
 
 def _windows(owner: Any, window: slice) -> ItemStack:

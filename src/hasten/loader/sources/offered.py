@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.sources.checked import Checked
 from hasten.loader.sources.source import drawable, stock_of
+from hasten.loader.sources.subsets import ByRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,13 +42,17 @@ class OfferedSources:
             offers: functions that propose a source, or say why not.
         """
         unchanged = self._items.permit.is_unchanged
-        if not unchanged and loader.num_workers:
-            return None, None  # it would show changes at once, or not at all
         made: dict[str, Any] = {}
-        light = self._first(loader, offers, made, light=True)
-        if light is not None or not unchanged:
+        light = None
+        if unchanged or not loader.num_workers:
+            light = self._first(loader, offers, made, light=True)
+        if light is not None:
             return light, None
-        return None, self._first(loader, offers, made, light=False)
+        if unchanged:
+            return None, self._first(loader, offers, made, light=False)
+        if offers:  # it would show changes at once, or not at all
+            self._notices.refuse(self._items.permit.missing)
+        return None, None
 
     def _first(
         self, loader: Any, offers: Sequence[Callable[[Any], Any]], made: dict[str, Any], *,
@@ -64,6 +69,8 @@ class OfferedSources:
             if isinstance(found, str):
                 self._notices.note(found)
                 continue
+            if not self._items.permit.is_unchanged and isinstance(found, ByRows):
+                found = found.as_light()  # it reads what torch would, at the same moment
             if found.light != light or not drawable(found, loader):
                 continue
             return self._trusted(key, found, loader)

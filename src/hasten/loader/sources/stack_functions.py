@@ -167,10 +167,10 @@ def _tensor(given: Any, dtype: Any = None) -> ItemStack:
     """Return `torch.tensor` of each item, or of a list of numbers in each."""
     import torch
 
-    stack = _listed(given) if type(given) is list else given
+    stack = _listed(given) if _is_row(given) else given
     if not isinstance(stack, ItemStack) or stack.kind is ItemKind.TENSOR:
         raise NotBatched("a tensor is made of something else than an array or numbers")
-    if stack.value.dtype.kind in "iu" and (type(given) is list or not stack.item_ndim):
+    if stack.value.dtype.kind in "iu" and (_is_row(given) or not stack.item_ndim):
         _refuse_beyond(stack.value, -_EXACT, _EXACT)  # torch converts via doubles
     found = ItemStack(
         ItemKind.TENSOR, torch.from_numpy(loaded_numpy().ascontiguousarray(stack.value))
@@ -178,7 +178,11 @@ def _tensor(given: Any, dtype: Any = None) -> ItemStack:
     return _to(found, torch.tensor(_first(given)).dtype if dtype is None else dtype)
 
 
-def _listed(members: list[Any]) -> ItemStack:
+def _is_row(given: Any) -> bool:
+    return type(given) in (list, tuple)
+
+
+def _listed(members: Sequence[Any]) -> ItemStack:
     """Return lists of numbers, one list for each item, as a stack of arrays."""
     stacks = [one for one in members if isinstance(one, ItemStack) and not one.item_ndim]
     alike = {(one.kind, one.value.dtype) for one in stacks}
@@ -189,32 +193,43 @@ def _listed(members: list[Any]) -> ItemStack:
 
 def _first(given: Any) -> Any:
     """Return the first item, as the script sees it."""
-    if type(given) is list:
+    if _is_row(given):
         return [_first(one) for one in given]
     first = given.value[0]
     return first if given.kind is ItemKind.ARRAY else first.item()
 
 
-def _legacy(name: str, kinds: str) -> Callable[[Any], ItemStack]:
-    """Return a converter like `torch.FloatTensor` for arrays; it would read a number as a size."""
+def _legacy(name: str, kinds: str = "iuf") -> Callable[[Any], ItemStack]:
+    """Return a converter like `torch.FloatTensor` for arrays; it would read a number as a size.
+
+    Args:
+        name: of its type; empty for the default one, that of `torch.Tensor`.
+        kinds: of the numbers that it takes.
+    """
 
     def convert(given: Any) -> ItemStack:
-        stack = _arrays(_listed(given) if type(given) is list else given)
-        if stack.value.dtype.kind not in kinds:
+        stack, dtype = _listed(given) if _is_row(given) else given, _dtype(name)
+        if isinstance(stack, ItemStack) and stack.kind is ItemKind.TENSOR and stack.item_ndim:
+            if not name or stack.value.dtype == dtype:  # `torch.Tensor` takes any type
+                return stack
+            raise NotBatched("a tensor is made of one of another type")
+        if _arrays(stack).value.dtype.kind not in kinds:
             raise NotBatched("a tensor is made of an array of another kind")
-        return _to(_tensor(given if type(given) is list else stack), _dtype(name))
+        return _tensor(given, dtype)
 
     return convert
 
 
 def _dtype(name: str) -> Any:
-    """Return the type of torch that a method or a constructor is named after.
+    """Return the type of torch that a method or a constructor is named after, or the default one.
 
     >>> _dtype("byte"), _dtype("float32")
     (torch.uint8, torch.float32)
     """
     import torch
 
+    if not name:
+        return torch.get_default_dtype()
     return torch.uint8 if name == "byte" else getattr(torch, name)
 
 
@@ -273,7 +288,11 @@ def _known_with(numpy: Any) -> dict[int, Callable[..., Any]]:
     found: dict[Any, Callable[..., Any]] = {
         int: _int, float: _float, len: _length, torch.tensor: _tensor, torch.as_tensor: _tensor,
         torch.from_numpy: _from_numpy, torch.is_tensor: _is_tensor_item,
-        torch.FloatTensor: _legacy("float32", "iuf"), torch.LongTensor: _legacy("int64", "iu"),
+        torch.Tensor: _legacy(""), torch.FloatTensor: _legacy("float32"),
+        torch.DoubleTensor: _legacy("float64"), torch.HalfTensor: _legacy("float16"),
+        torch.BFloat16Tensor: _legacy("bfloat16"), torch.LongTensor: _legacy("int64", "iu"),
+        torch.IntTensor: _legacy("int32", "iu"), torch.ShortTensor: _legacy("int16", "iu"),
+        torch.CharTensor: _legacy("int8", "iu"), torch.ByteTensor: _legacy("uint8", "iu"),
     }  # fmt: skip
     if numpy is not None:
         arrays = (numpy.array, numpy.asarray, numpy.ascontiguousarray)

@@ -293,6 +293,10 @@ class ByRows:
         """Return the batch of `indices`, as `assemble` does."""
         return assemble(self._dataset, indices, self._rows)
 
+    def as_light(self) -> ByRows:
+        """Return the same source, made for the main process."""
+        return ByRows(self._dataset, self._rows, name=self.name, light=True)
+
 
 def _joined(batches: list[Any], order: Any) -> Any:
     import torch
