@@ -428,7 +428,7 @@ def test_leaves_look_through_views_but_not_through_subclasses() -> None:
 def chosen(permit, **options):
     loader = DataLoader(Subset(TensorDataset(X), [0, 2]), batch_size=2, **options)
     sources = OfferedSources(ItemFacts(permit=permit), Notices())
-    found = [sources.choose(loader, [offer], light=light) for light in (True, False)]
+    found = sources.choose(loader, [offer])
     return [None if checked is None else checked.source.light for checked in found]
 
 

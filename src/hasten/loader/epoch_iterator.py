@@ -411,8 +411,7 @@ def _of_redraws(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport
 
 
 def _of_chain(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
-    if report.states is not None:
-        report = report._replace(states=random_states.as_here(report.states))
+    report = report._replace(states=random_states.as_here(report.states))
     now = random_states.read()
     before = task.states if task.states is not None else epoch.draws.handed
     if before != now:

@@ -25,13 +25,15 @@ def read() -> States:
     return (read_torch(), random.getstate(), read_numpy())
 
 
-def as_here(states: States) -> States:
-    """Return the states of another process as far as they are known in this one.
+def as_here(states: States | None) -> States | None:
+    """Return the states of another process, if it told them, as far as they are known in this one.
 
     Torch's workers load NumPy's generator and seed it. Where this process has not loaded it, nobody
     has drawn from it.
     """
-    return states if "numpy.random" in sys.modules else (*states[:2], None)
+    if states is None or "numpy.random" in sys.modules:
+        return states
+    return (*states[:2], None)
 
 
 def read_torch() -> bytes:
