@@ -110,7 +110,7 @@ for number in range({warm} + {rounds}):
         by_hand = name in ("hand", "again")
         optimizer._optimizer_step_pre_hooks = no_hooks if by_hand else own_hooks
         if by_hand:
-            watch._detach()
+            watch.detach()
         else:
             watch.install()
         block({settle}, by_hand)
@@ -157,7 +157,7 @@ class Meter:
 
 
 meter = Meter()
-watch._detach()
+watch.detach()
 seams = [(seam.owner, seam.name) for seam in watch._seams.steering]
 for owner, name in seams:
     setattr(owner, name, meter.inside(getattr(owner, name)))

@@ -144,7 +144,7 @@ class Run:
 
     def close(self):
         self.applied.switch({})
-        self.watch._detach()
+        self.watch.detach()
         return self
 
     def bits(self):

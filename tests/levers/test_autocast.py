@@ -179,7 +179,7 @@ except ValueError as error:
 applied.switch({})
 net(x)
 facts["afterwards"] = kind(net.inner)
-watch._detach()
+watch.detach()
 """
 
 

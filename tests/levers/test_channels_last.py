@@ -444,7 +444,7 @@ facts["kernels"] = {
 }
 facts["back"] = torch.overrides._len_torch_function_stack() if hasattr(
     torch.overrides, "_len_torch_function_stack") else torch._C._len_torch_function_stack()
-watch._detach()
+watch.detach()
 """
 
 

@@ -48,7 +48,7 @@ def averaged(plan, *, average, use_buffers=False, make=Net, dtype=torch.float32)
         model.update_parameters(net)
     torch._foreach_lerp_ = original
     applied.switch({})
-    watch._detach()
+    watch.detach()
     return model, bool(calls)
 
 

@@ -72,7 +72,7 @@ def weights(case, plan):
             facts.setdefault("gradients", []).append(str(case))
         seen = [foreach for _, foreach in under(optimizer)]
     applied.switch({})
-    watch._detach()
+    watch.detach()
     facts.setdefault("flags", []).append([str(case), seen, optimizer.param_groups[0]["foreach"]])
     return [p.detach() for p in parameters]
 

@@ -161,7 +161,7 @@ facts["closure"] = under(optimizer)
 applied.switch({})
 other = closed(lambda p: OPTIM.SGD(p, 0.01, momentum=0.9))[1]
 facts["closure near"] = torch.allclose(torch.tensor(losses), torch.tensor(other), rtol=1e-4)
-watch._detach()
+watch.detach()
 
 # ---- options, and checkpoints in several orders
 
@@ -179,7 +179,7 @@ def stepped(plan, options):
         optimizer.step()
     stepped = under(optimizer)
     applied.switch({})
-    watch._detach()
+    watch.detach()
     return weights, stepped, own(optimizer)
 
 

@@ -62,7 +62,7 @@ def clipped(kind, max_norm, plan, norm_type=2.0):
     if kind != "complex":
         clip_grad_value_(parameters, 1.0)
     applied.switch({})
-    watch._detach()
+    watch.detach()
     values = [norm, *(p.grad for p in parameters if p.grad is not None)]
     values = [v.reshape(-1).view(torch.uint8) for v in values]
     return hashed(values), sum(before)

@@ -110,7 +110,7 @@ try:
     refuses(x)
 except ValueError as error:
     facts["refused"] = [str(error), refuses.config._attn_implementation]
-watch._detach()
+watch.detach()
 """
 
 

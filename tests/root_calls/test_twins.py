@@ -67,7 +67,7 @@ class Loop:
 
     def close(self):
         self.undo()
-        self.watch._detach()
+        self.watch.detach()
         return self
 
     def bits(self):

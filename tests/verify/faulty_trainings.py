@@ -349,7 +349,7 @@ class Laboratory:
             finally:
                 recorder.finish()
                 applied.switch({})
-                watch._detach()
+                watch.detach()
         if teach:
             for path in folder.iterdir():
                 shutil.copy(path, self.taught)

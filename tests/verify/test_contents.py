@@ -252,3 +252,10 @@ def test_what_contains_itself_has_the_same_hash_wherever_it_is_asked_for() -> No
     loop = [1]
     loop.append(loop)
     assert asked(0) == asked(100)
+
+
+def test_the_dataset_that_a_batch_came_from_is_no_part_of_it() -> None:
+    rows = [torch.utils.data.TensorDataset(torch.full((2,), value)) for value in (1, 2)]
+    values = [Batch(torch.ones(2), row) for row in rows]
+    assert content_hash(values[0]) == content_hash(values[1])
+    assert outline(values[0]) == [("torch.float32 (2,)", 1.0, 0.0)]

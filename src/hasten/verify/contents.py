@@ -138,6 +138,10 @@ def _pairs(value: Any) -> list[Any] | None:
 
 def _inside(value: Any) -> Iterable[Any]:
     """Return what an object consists of, in the same order in each launch."""
+    from torch.utils.data import DataLoader, Dataset
+
+    if isinstance(value, (DataLoader, Dataset)):  # where a batch comes from is nothing in it
+        return ()
     if isinstance(value, _NAMED):
         return (getattr(value, "__qualname__", value.__name__),)
     if _is_numpys(value):
