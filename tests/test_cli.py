@@ -78,8 +78,8 @@ class Session(ModuleType):
         if self.error is not None:
             raise self.error
 
-    def glance(self, python):
-        self.note("glance", python)
+    def glance(self, workload):
+        self.note("glance", workload.python)
         return self.machine
 
     def doctor(self, python):

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from hasten.loader.dataset_snapshot import DatasetSnapshot
+from hasten.loader.fingerprint import DEEP, fingerprint
 from hasten.loader.workers.observed import observe
 
 SIZE = 3
@@ -233,3 +234,12 @@ def test_a_global_with_the_name_of_an_attribute_is_not_meant(monkeypatch) -> Non
     assert look(dataset) == before
     monkeypatch.setitem(globals(), "SIZE", SIZE + 1)
     assert look(dataset) != before
+
+
+def test_a_logger_of_a_dataset_may_fill_its_cache() -> None:
+    logger = logging.getLogger("of a dataset")
+    root = Thing(logger=logger, inside=[logger])
+    looked, glanced = look(root), fingerprint(root, deepest=DEEP)
+    logger.isEnabledFor(logging.DEBUG)
+    assert looked == look(root)
+    assert glanced == fingerprint(root, deepest=DEEP)

@@ -358,7 +358,7 @@ def _chosen_plan(
     saved = plan_file.read_plan(path)
     found, envelope = plan_file.doubts(saved), None
     if saved.plan.settings:
-        machine = session.glance(workload.python)
+        machine = session.glance(workload)
         found += plan_file.differences(saved, machine, workload)
         envelope = plan_file.fitting_envelope(saved, machine, workload)
     if refusals := [item.message for item in found if item.refuses and not force]:

@@ -21,7 +21,7 @@ from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.cache.purity import is_followed, is_own_file
-from hasten.loader.fingerprint import bound_to, globals_in, names_in
+from hasten.loader.fingerprint import bound_to, globals_in, is_opaque, names_in
 from hasten.loader.random_states import is_generator
 
 if TYPE_CHECKING:
@@ -38,11 +38,6 @@ _PLAIN = {int, float, complex, str, bytes, bool, type(None)}
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _BUFFERS = (bytearray, array.array, memoryview)
 _WRAPPED = ("__func__", "fget", "fset")
-# Objects from these modules change on their own, or not at all.
-_OPAQUE_HOMES = {
-    "_io", "_thread", "asyncio", "concurrent", "io", "logging", "mmap", "multiprocessing",
-    "pathlib", "queue", "re", "socket", "subprocess", "threading", "weakref",
-}  # fmt: skip
 
 
 class DatasetSnapshot:
@@ -296,7 +291,7 @@ class _SnapshotTaker:
     def _object(self, value: Any) -> Iterable[Any]:
         kind = type(value)
         self.tokens.append(_Itself(value))
-        if _is_opaque(kind) or hasattr(kind, "__next__"):
+        if is_opaque(kind) or hasattr(kind, "__next__"):
             return ()
         attributes = _attributes(value)
         below = self._members(kind, [*attributes, *attributes.values()])
@@ -333,11 +328,7 @@ def _is_row(values: list[Any]) -> bool:
 
 def _fits_row(kind: type) -> bool:
     """Return whether values of a type are compared as wholes; weak references are for others."""
-    return kind in _PLAIN or (_is_opaque(kind) and not kind.__weakrefoffset__)
-
-
-def _is_opaque(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _OPAQUE_HOMES
+    return kind in _PLAIN or (is_opaque(kind) and not kind.__weakrefoffset__)
 
 
 def _tells(name: str, value: Any) -> bool:

@@ -22,6 +22,11 @@ _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _KNOWN_COUNT = 4096
 _Names = frozenset[str] | None
 _NAMES: WeakKeyDictionary[type, dict[CodeType, _Names]] = WeakKeyDictionary()
+# Objects from these modules change on their own, or not at all.
+_OPAQUE_HOMES = {
+    "_io", "_thread", "asyncio", "concurrent", "io", "logging", "mmap", "multiprocessing",
+    "pathlib", "queue", "re", "socket", "subprocess", "threading", "weakref",
+}  # fmt: skip
 _identity = object.__hash__  # as `id`, but no audit hook sees it, of which there is one by then
 
 
@@ -65,7 +70,7 @@ def fingerprint(
 def _inside(value: Any, tokens: list[Any], *, brief: bool, is_deep: bool) -> list[Any]:
     """Note what can be said about a value itself; return what it holds."""
     kind = type(value)
-    if isinstance(value, (type, ModuleType)):
+    if isinstance(value, (type, ModuleType)) or is_opaque(kind):
         return []
     if kind in _CONTAINERS:
         tokens.append(len(value))
@@ -135,6 +140,11 @@ def globals_in(code: CodeType) -> frozenset[str]:
     names = {one.argval for one in get_instructions(code) if one.opname in _GLOBAL}
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return frozenset(names).union(*map(globals_in, inner))
+
+
+def is_opaque(kind: type) -> bool:
+    """Return whether only the identity of such objects matters: a logger keeps a cache."""
+    return kind.__module__.partition(".")[0] in _OPAQUE_HOMES
 
 
 def _members(value: Any) -> int:

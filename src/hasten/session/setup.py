@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hasten.records import Entry
 from hasten.trials.deadline import NEVER
 
 if TYPE_CHECKING:
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from hasten.trials.compiled_code import CompiledCode
     from hasten.trials.deadline import Deadline
     from hasten.trials.runner import TrialRunner
+
+
+_ASKS = "from importlib.metadata import version; print(version('torch'))"
+_PATIENCE_S = 20.0
 
 
 def doctor(python: str, *, patience_s: float = 60.0) -> Machine:
@@ -31,25 +37,41 @@ def doctor(python: str, *, patience_s: float = 60.0) -> Machine:
     return machine.read(probe=lambda: machine.probe_torch(python, patience_s))
 
 
-def glance(python: str = sys.executable) -> Machine:
+def glance(workload: Workload) -> Machine:
     """Return the facts that a plan is checked against, without starting torch.
 
-    The version is that of the distribution installed in this Python; for another one, with which a
-    program trains, it is unknown.
+    The version is that of the distribution installed in the Python that runs the script. Where a
+    program chooses another one than ours, it is unknown.
 
     Args:
-        python: the interpreter that runs the script.
+        workload: the user's command.
     """
-    from importlib.metadata import PackageNotFoundError, version
-
     from hasten import machine
     from hasten.records import Torch
 
-    try:
-        installed = Torch(version=version("torch")) if python == sys.executable else None
-    except PackageNotFoundError:
-        installed = None
+    version = _torch_version(workload)
+    installed = None if version is None else Torch(version=version)
     return machine.read(probe=lambda: installed)
+
+
+def _torch_version(workload: Workload) -> str | None:
+    """Return the version of the installed torch; None where there is none, or nobody knows."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    if workload.python == sys.executable:
+        with suppress(PackageNotFoundError):
+            return version("torch")
+        return None
+    if workload.entry is Entry.COMMAND:
+        return None
+    try:
+        asked = subprocess.run(
+            [workload.python, "-c", _ASKS], capture_output=True, text=True, check=False,
+            timeout=_PATIENCE_S, stdin=subprocess.DEVNULL, cwd=workload.cwd,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):  # whoever starts it will say so
+        return None
+    return asked.stdout.strip() or None
 
 
 @contextmanager
