@@ -10,7 +10,7 @@ import pytest
 
 from hasten.trials import waiting
 from hasten.trials.deadline import NEVER, Deadline
-from hasten.trials.process_tree import cpu_s
+from hasten.trials.process_tree import cpu_s, is_running
 from hasten.trials.waiting import awaited
 
 TIMEOUT_S = 0.05
@@ -28,6 +28,7 @@ def silent(monkeypatch):
             time.sleep(wait_s)
             return "an answer" if len(waits) > silent_count else None
 
+        monkeypatch.setattr(waiting, "is_running", lambda pid: False)
         monkeypatch.setattr(waiting, "cpu_s", lambda pid: used_ratio * (time.monotonic() - began_s))
         return look, SimpleNamespace(keeper=1, exit=exit_), waits
 
@@ -46,6 +47,13 @@ def test_one_that_rests_is_waited_for_once(silent, used_ratio) -> None:
     look, process, waits = silent(used_ratio)
     assert awaited(look, process, timeout_s=TIMEOUT_S, deadline=NEVER) is None
     assert waits == [TIMEOUT_S]
+
+
+def test_one_that_waits_for_a_core_is_waited_for(silent, monkeypatch) -> None:
+    look, process, waits = silent(0.05)
+    monkeypatch.setattr(waiting, "is_running", lambda pid: len(waits) < 3)
+    assert awaited(look, process, timeout_s=TIMEOUT_S, deadline=NEVER) is None
+    assert len(waits) == 3
 
 
 def test_one_that_comes_to_rest_after_it_has_computed_is_given_up(silent, monkeypatch) -> None:
@@ -69,6 +77,20 @@ def test_one_that_has_ended_is_not_waited_for(silent) -> None:
     look, process, waits = silent(1.0, exit_="ended")
     assert awaited(look, process, timeout_s=TIMEOUT_S, deadline=NEVER) is None
     assert len(waits) == 1
+
+
+@pytest.mark.child
+@pytest.mark.parametrize("program", ["import time; time.sleep(60)", "while True: pass"])
+def test_a_process_that_computes_is_running(program) -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", program]) as process:
+        try:
+            seen = []
+            for _ in range(20):
+                time.sleep(0.05)
+                seen.append(is_running(process.pid))
+            assert seen[-1] is (program == "while True: pass")
+        finally:
+            process.kill()
 
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass\n"

@@ -138,6 +138,11 @@ def cpu_s(root: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def is_running(root: int) -> bool:
+    """Return whether a process or one of its descendants runs, or waits for a core alone."""
+    return any(_stat(str(pid))[:1] == ["R"] for pid in (root, *descendants(root)))
+
+
 def _stat(pid: str) -> list[str]:
     """Return what follows the name in proc_pid_stat(5); nothing where the process has ended."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from hasten.trials.process_tree import cpu_s
+from hasten.trials.process_tree import cpu_s, is_running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,8 @@ def awaited(
 
     A script that evaluates between two steps says nothing for as long as that takes, which no
     time of a step foretells. So a wait that runs out is repeated while the processes of the trial
-    (loader workers included) have used a good part of a core since it began.
+    (loader workers included) have used a good part of a core since it began, or would run if they
+    had one.
 
     Args:
         look: waits for an answer for so many seconds; None where there is none.
@@ -39,6 +40,7 @@ def awaited(
         if found is not None or process.exit is not None:
             return found
         computed_s = cpu_s(process.keeper) - used_s
-        if computed_s < _COMPUTING_RATIO * (time.monotonic() - began_s):
+        is_idle = computed_s < _COMPUTING_RATIO * (time.monotonic() - began_s)
+        if is_idle and not is_running(process.keeper):
             return None
     return None
