@@ -49,6 +49,7 @@ def test_items_that_draw_are_kept_only_up_to_a_draw_that_is_known() -> None:
     assert LEVER.settings(drawing) == ()
     assert "draw random numbers" in LEVER.why_not(drawing)
     assert LEVER.settings(replace(drawing, traits=fed(draws=True, is_folder=True)))
+    assert LEVER.settings(replace(drawing, traits=fed(draws=True, opens_pictures=True)))
 
 
 def test_belongs_into_the_first_bundle_only_where_the_loop_waits_for_data() -> None:

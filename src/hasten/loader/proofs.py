@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.cache.cached import base_of
-from hasten.loader.cache.recipes import is_folder
+from hasten.loader.cache.recipes import is_folder, opens_pictures
 from hasten.loader.indices import order_of
 from hasten.loader.proof.prove import prove
 from hasten.loader.proof.verdict import ASSUMPTION
@@ -111,6 +111,7 @@ class Proofs:
         self._last: dict[int, LoaderProof] = {}
         self._batchable: set[int] = set()
         self._folders: set[int] = set()
+        self._opening: set[int] = set()
 
     def of(self, loader: Any) -> LoaderProof:
         """Return what is proven about a loader."""
@@ -170,6 +171,10 @@ class Proofs:
             self._batchable.add(id(loader.dataset))
         if is_folder(base_of(loader.dataset)):
             self._folders.add(id(loader.dataset))
+        else:
+            with suppress(Exception):  # an object of the script's that cannot be looked at
+                if opens_pictures(base_of(loader.dataset)):
+                    self._opening.add(id(loader.dataset))
 
     def add(self, dataset: int, loader: LoaderTraits) -> LoaderTraits:
         """Return a loader's traits with what is proven about the dataset that feeds the loop.
@@ -184,4 +189,5 @@ class Proofs:
         return replace(
             loader, is_pure=found.is_pure, is_unchanged=found.is_whole, unproven=found.message,
             is_batchable=dataset in self._batchable, is_folder=dataset in self._folders,
+            opens_pictures=dataset in self._opening,
         )  # fmt: skip

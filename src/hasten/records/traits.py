@@ -29,6 +29,7 @@ class LoaderTraits:
         unproven: why one of these two is not proven.
         is_batchable: the code of its items can be run for a whole batch at once.
         is_folder: they are files that torchvision decodes before it draws anything.
+        opens_pictures: their code opens files with Pillow.
     """
 
     worker_count: int
@@ -47,6 +48,7 @@ class LoaderTraits:
     unproven: str = ""
     is_batchable: bool = False
     is_folder: bool = False
+    opens_pictures: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,9 +71,21 @@ class PurityAnalysis:
         self.globals: list[tuple[dict[str, Any], str]] = []
         self.classes: dict[type, None] = {}
         self._seen: set[int] = set()
+        self._names: set[str] = set()
         layer = list(roots)
         for _ in range(_DEEPEST):
             layer = [below for value in layer for below in self._follow(value)]
+
+    @property
+    def opens_pictures(self) -> bool:
+        """Whether the code opens pictures with Pillow."""
+        pillow: Any = sys.modules.get("PIL.Image")
+        folder: Any = sys.modules.get("torchvision.datasets.folder")
+        openers = [pillow and pillow.open]
+        openers += [getattr(folder, name, None) for name in ("default_loader", "pil_loader")]
+        if any(id(one) in self._seen for one in openers if one is not None):
+            return True
+        return pillow is not None and id(pillow) in self._seen and "open" in self._names
 
     def outside(self) -> list[Any]:
         """Return the values that the samples are made with, except the roots' own attributes."""
@@ -150,6 +162,7 @@ class PurityAnalysis:
             except ValueError:  # not filled yet
                 continue
         names, own = names_in(function.__code__), globals_in(function.__code__)
+        self._names |= names
         modules = [space[name] for name in own if isinstance(space.get(name), ModuleType)]
         modules = [module for module in modules if not readers.library_of(module)]
         for name in names:
