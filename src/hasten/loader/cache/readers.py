@@ -138,8 +138,9 @@ def library_of(value: Any) -> str:
     library = _home(value).partition(".")[0]
     if library in LIBRARIES:
         return library
-    names = vars(sys.modules["cv2"]) if "cv2" in sys.modules else {}
     # OpenCV's functions do not say where they are from.
+    opencv = sys.modules.get("cv2")
+    names = {} if opencv is None else vars(opencv)
     return "cv2" if isinstance(value, _FUNCTIONS) and names.get(value.__name__) is value else ""
 
 
@@ -176,7 +177,7 @@ def takes_unseen(code: CodeType, name: str, value: Any) -> bool:
 
 
 def _home(value: Any) -> str:
-    home = value.__name__ if isinstance(value, ModuleType) else value.__module__
+    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(home or "")
 
 
