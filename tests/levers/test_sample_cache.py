@@ -49,6 +49,7 @@ def test_items_that_draw_are_kept_only_up_to_a_draw_that_is_known() -> None:
     assert LEVER.settings(drawing) == ()
     assert "draw random numbers" in LEVER.why_not(drawing)
     assert LEVER.settings(replace(drawing, traits=fed(draws=True, is_folder=True)))
+    assert LEVER.settings(replace(drawing, traits=fed(draws=True, opens_pictures=True)))
 
 
 def test_is_not_tried_where_the_code_of_the_items_forbids_keeping_any() -> None:
@@ -101,6 +102,29 @@ def run(setting, workers):
 
 for workers in (0, 2):
     facts[str(workers)] = run(None, workers) == run("1MiB", workers)
+
+try:
+    import numpy, tempfile, time
+    from PIL import Image
+except ImportError:
+    Image = None
+
+
+class Pictures(Costly):
+    def __getitem__(self, i):
+        image = Image.open(f"{folder.name}/{i}.jpg").convert("RGB").resize((9, 9))
+        image = image.crop((torch.randint(2, ()).item(), 0, 8, 8)).resize((8, 8))
+        return torch.from_numpy(numpy.array(image)).permute(2, 0, 1) / 255, i % 3
+
+
+if Image is not None:
+    Costly, folder = Pictures, tempfile.TemporaryDirectory()
+    for i in range(24):
+        pixels = numpy.random.default_rng(i).integers(0, 256, (200, 300, 3), dtype=numpy.uint8)
+        Image.fromarray(pixels).save(f"{folder.name}/{i}.jpg")
+    time.sleep(0.1)
+    for workers in (0, 2):
+        facts[f"pictures {workers}"] = run(None, workers) == run("64MiB", workers)
 """
 
 

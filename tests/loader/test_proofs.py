@@ -162,7 +162,7 @@ def test_why_no_sample_may_be_kept_is_told(monkeypatch, dataset, why) -> None:
 def test_a_dataset_is_examined_once_for_each_proof(monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(
-        "hasten.loader.proofs.why_unkept", lambda loader: asked.append(loader) or ""
+        "hasten.loader.proofs.what_is_kept", lambda loader: asked.append(loader) or ("", False)
     )
     monkeypatch.setattr("hasten.loader.proofs.prove", lambda loader: LoaderProof())
     proofs, data = Proofs(), Plain()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_S = 4.0
 _MOST_BATCHES = 64
-_MADE = struct.Struct("<qdd")  # batches, seconds, the share of the samples that is kept
+_MADE = struct.Struct("<qddd")
 
 
 class CacheWarmups:
@@ -39,8 +39,8 @@ class CacheWarmups:
 
         Args:
             source: something whose `warm(indices)` keeps samples ahead of use, and whose
-                `kept_ratio` is the share of the dataset that will be kept. Other sources have no
-                rehearsal.
+                `kept_ratio` is the share of the dataset that will be kept, and `saved_ratio`
+                that of the time which this saves. Other sources have no rehearsal.
             loader: the script's loader.
             stream: the indices of the pass.
             process_count: workers that make its batches; 0 for the main process.
@@ -93,7 +93,7 @@ class CacheWarmup:
         self._new_count = _new_count(loader, self._size)
         self._window: list[Any] = []
         self._withheld: deque[Any] = deque()
-        self._kept_ratio = 1.0
+        self._kept_ratio = self._saved_ratio = 1.0
         self._place = 0
         self._owed = 0.0
         self._began_s: float | None = None
@@ -116,7 +116,7 @@ class CacheWarmup:
                 break
         lists = [indices for indices in batches if type(indices) is list]
         make = _made_elsewhere if self.process_count else _made
-        count, self.held_s, self._kept_ratio = make(source, lists)
+        count, self.held_s, self._kept_ratio, self._saved_ratio = make(source, lists)
         self._window = lists[:count] if self._kept_ratio else []
         if self._window and self._kept_ratio < 1.0:
             self._withheld.extend(self._window)
@@ -165,7 +165,7 @@ class CacheWarmup:
         """
         if not self._window or self._is_off:
             return 0.0
-        each_s = self.held_s / len(self._window)
+        each_s = self._saved_ratio * self.held_s / len(self._window)
         if self.process_count:
             each_s = max(0.0, each_s / self.process_count - self._loop_s)
         return self._kept_ratio * each_s * self._new_count / self._size
@@ -190,17 +190,20 @@ def _new_count(loader: Any, size: int) -> int:
         return count
 
 
-def _made(source: Any, batches: Sequence[Any]) -> tuple[int, float, float]:
-    """Keep samples for some seconds; return the batches, the seconds and the share that is kept."""
+def _made(source: Any, batches: Sequence[Any]) -> tuple[int, float, float, float]:
+    """Keep samples for some seconds; return the batches, the seconds and two shares.
+
+    One is that of the samples that is kept, the other that of the seconds that is saved later.
+    """
     began_s, count = time.monotonic(), 0
     for indices in batches:
         if time.monotonic() >= began_s + _MOST_S or not source.warm(indices):
             break
         count += 1
-    return count, time.monotonic() - began_s, float(source.kept_ratio)
+    return count, time.monotonic() - began_s, float(source.kept_ratio), float(source.saved_ratio)
 
 
-def _made_elsewhere(source: Any, batches: Sequence[Any]) -> tuple[int, float, float]:
+def _made_elsewhere(source: Any, batches: Sequence[Any]) -> tuple[int, float, float, float]:
     """Do the same in a fork, as workers would: each has one thread and its own open files."""
     told = mmap.mmap(-1, _MADE.size)
 
@@ -212,6 +215,6 @@ def _made_elsewhere(source: Any, batches: Sequence[Any]) -> tuple[int, float, fl
         return False
 
     if doubtful(make):
-        return 0, 0.0, 0.0
-    count, spent_s, kept_ratio = _MADE.unpack_from(told)
-    return int(count), float(spent_s), float(kept_ratio)
+        return 0, 0.0, 0.0, 0.0
+    count, spent_s, kept_ratio, saved_ratio = _MADE.unpack_from(told)
+    return int(count), float(spent_s), float(kept_ratio), float(saved_ratio)

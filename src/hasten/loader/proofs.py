@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.cache.cached import base_of, why_unkept
+from hasten.loader.cache.cached import base_of, what_is_kept
 from hasten.loader.cache.recipes import is_folder
 from hasten.loader.indices import order_of
 from hasten.loader.proof.prove import prove
@@ -112,7 +112,7 @@ class Proofs:
         self._batchable: set[int] = set()
         self._folders: set[int] = set()
         self._draws: dict[int, bool | None] = {}
-        self._unkept: dict[int, tuple[LoaderProof, str]] = {}
+        self._keeping: dict[int, tuple[LoaderProof, str, bool]] = {}
 
     def of(self, loader: Any) -> LoaderProof:
         """Return what is proven about a loader."""
@@ -175,9 +175,9 @@ class Proofs:
         # What sets workers up counts as drawing, too, if it seeds them.
         is_told = found.is_pure and loader.worker_init_fn is None
         self._draws[dataset] = found.draws if is_told else None
-        known = self._unkept.get(dataset)
+        known = self._keeping.get(dataset)
         if known is None or known[0] is not found:
-            self._unkept[dataset] = found, why_unkept(loader)
+            self._keeping[dataset] = found, *what_is_kept(loader)
 
     def add(self, dataset: int, loader: LoaderTraits) -> LoaderTraits:
         """Return a loader's traits with what is proven about the dataset that feeds the loop.
@@ -189,11 +189,12 @@ class Proofs:
         found = self._last.get(dataset)
         if found is None:
             return loader
+        _, unkept, opens_pictures = self._keeping.get(dataset, (found, "", False))
         return replace(
             loader, is_pure=found.is_pure, is_unchanged=found.is_whole, unproven=found.message,
             is_batchable=dataset in self._batchable, is_folder=dataset in self._folders,
             draws=self._draws.get(dataset) if loader.draws is None else loader.draws,
-            unkept=self._unkept.get(dataset, (found, ""))[1],
+            unkept=unkept, opens_pictures=opens_pictures,
         )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ class LoaderTraits:
         unproven: why one of these two is not proven.
         is_batchable: the code of its items can be run for a whole batch at once.
         is_folder: they are files that torchvision decodes before it draws anything.
+        opens_pictures: their code opens files with Pillow.
         unkept: why none of them may be kept for later passes, by their code; empty where some may.
     """
 
@@ -49,6 +50,7 @@ class LoaderTraits:
     unproven: str = ""
     is_batchable: bool = False
     is_folder: bool = False
+    opens_pictures: bool = False
     unkept: str = ""
 
 

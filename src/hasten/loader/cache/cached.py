@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
 from hasten.loader.cache.memo import Memo, new_salt
+from hasten.loader.cache.pictures import Pictures
 from hasten.loader.cache.purity import PurityAnalysis
-from hasten.loader.cache.recipes import recipe_of
+from hasten.loader.cache.recipes import WholeSample, recipe_of
 from hasten.loader.cache.store import Store
 from hasten.loader.dataset_snapshot import DatasetSnapshot
 
@@ -25,6 +26,7 @@ _MOST_DROPS = 3
 _LOOK_S = 1.0
 _LOOK_BYTES = 1 << 30
 _SEEN_COUNT = 64
+_DRAWS = b"draws"
 
 
 class Cache:
@@ -40,6 +42,7 @@ class Cache:
         self._spill_dir = spill_dir
         self._store: Store | None = None
         self._memos: dict[int, tuple[weakref.ref[Any], Memo, DatasetSnapshot, int]] = {}
+        self._of_pictures: weakref.WeakKeyDictionary[Memo, Memo] = weakref.WeakKeyDictionary()
 
     def offer(self, loader: Any) -> CachedSource | str:
         """Return a source for `loader`, or why it gets none.
@@ -52,21 +55,44 @@ class Cache:
             return why
         try:
             recipe = recipe_of(dataset)
-            memo = self._memo_of(dataset, recipe.roots)
+            memo = self._drawing(dataset) or self._memo_of(dataset, recipe.roots)
         except OSError as error:
             return f"no memory to share: {error.strerror or error}"
-        if why := memo.why_not:
+        pictures = self._pictures_of(dataset, memo) if type(recipe) is WholeSample else None
+        why = memo.why_not
+        if pictures is not None and pictures.memo.why_not:
+            # Of samples that draw, nothing can be kept any more.
+            why = why or (pictures.memo.why_not if _draws(memo) else "")
+            pictures = None
+        if pictures is None and why:
             stays = loader.num_workers and loader.persistent_workers
-            if memo.made_of.why_not or not stays:  # the code alone forbids it
+            was_offered = not memo.made_of.why_not or memo in self._of_pictures
+            if not (stays and was_offered):
                 return why
             # Without a source these workers would restart, and so would their random streams.
             memo.off = why
         recipe.settle(memo)
-        return CachedSource(loader, recipe, memo)
+        return CachedSource(loader, recipe, memo, pictures)
 
     def counts(self) -> dict[str, int]:
         """Return entries and bytes so far."""
         return self._store.counts() if self._store else {}
+
+    def _drawing(self, dataset: Any) -> Memo | None:
+        """Return the memo of a dataset whose pictures are kept: only their files change them."""
+        entry = self._memos.get(id(dataset))
+        if entry is None or entry[0]() is not dataset or entry[1] not in self._of_pictures:
+            return None
+        return entry[1] if _draws(entry[1]) else None
+
+    def _pictures_of(self, dataset: Any, memo: Memo) -> Pictures | None:
+        """Return what is kept of the samples of `memo` if they draw; None where it is nothing."""
+        if not memo.made_of.opens_pictures:
+            return None
+        known = self._of_pictures.get(memo)
+        if known is None:
+            known = self._of_pictures[memo] = Memo(memo.store, new_salt(), ())
+        return Pictures(dataset, known)
 
     def _memo_of(self, dataset: Any, roots: tuple[Any, ...]) -> Memo:
         """Return the memo of a dataset; a new one, with new memory, if the dataset was changed."""
@@ -106,7 +132,8 @@ class CachedSource:
     """Fetches samples from the store if they are in it, and collates them as torch does.
 
     The loader's own `collate_fn` and all that follows a kept prefix run again for each batch, on
-    objects of their own.
+    objects of their own. Where whole samples cannot be kept, as most of them draw random numbers,
+    the pictures are kept that they are made of.
 
     Attributes:
         for_workers: the main process fetches for added workers, whose samples have been
@@ -116,22 +143,31 @@ class CachedSource:
     name = "cache"
     light = False
 
-    def __init__(self, loader: Any, recipe: Recipe, memo: Memo) -> None:
+    def __init__(
+        self, loader: Any, recipe: Recipe, memo: Memo, pictures: Pictures | None = None
+    ) -> None:
         from torch.utils.data import Subset, default_collate
 
         self._subset = Subset
         self._dataset = loader.dataset
         self.collate_fn = loader.collate_fn  # a worker puts its own there
         self._recipe = recipe
-        self._memo = memo
-        self.pure = recipe.is_known_pure and self.collate_fn is default_collate
+        self._memo = self._whole = memo
+        self._pictures = pictures
+        if pictures is not None and memo.why_not:
+            self._recipe, self._memo = pictures, pictures.memo
+        self.pure = self._recipe.is_known_pure and self.collate_fn is default_collate
         self.for_workers = False
 
     def fetch(self, indices: Sequence[int]) -> Any:
         """Return the batch of `indices`."""
+        self._turn()
         self._memo.begin_batch(len(indices))
         self._recipe.begin_batch(for_workers=self.for_workers)
-        samples = [self._recipe.fetch(self._resolve(index)) for index in indices]
+        samples = []
+        for index in indices:
+            samples.append(self._recipe.fetch(self._resolve(index)))
+            self._turn()
         self._memo.end_batch()
         return self.collate_fn(samples)
 
@@ -143,9 +179,20 @@ class CachedSource:
         will see, to measure what a later pass takes. The global generators are left as they
         were. Stops early where nothing more will be kept, or a sample cannot be made.
         """
-        if self._memo.draws_privately:
+        if self._whole.made_of.draws_privately:
             return 0
         before = random_states.read()
+        self._turn()
+        recipe = self._recipe
+        warmed_count = self._warm(indices)
+        if self._recipe is not recipe:  # the first ones have shown that they draw
+            random_states.restore(before)
+            warmed_count = self._warm(indices)
+        if random_states.read() != before:
+            random_states.restore(before)
+        return warmed_count
+
+    def _warm(self, indices: Sequence[int]) -> int:
         warmed_count = 0
         self._memo.begin_batch(len(indices))
         self._recipe.begin_batch()
@@ -154,11 +201,21 @@ class CachedSource:
                 if self._memo.is_done:
                     break
                 self._recipe.fetch_kept(self._resolve(index))
+                self._turn()
                 warmed_count += 1
         self._memo.end_batch()  # it checks whether one of them has drawn
-        if random_states.read() != before:
-            random_states.restore(before)
         return warmed_count
+
+    def _turn(self) -> None:
+        """Keep pictures instead of samples from now on, if samples are not kept."""
+        pictures = self._pictures
+        if pictures is None or self._recipe is pictures:
+            return
+        if self._whole.off or _draws(self._whole):
+            self._whole.end_batch()
+            self._recipe, self._memo = pictures, pictures.memo
+            pictures.memo.begin_batch(1)
+            pictures.begin_batch()
 
     def is_kept(self, indices: Sequence[Any] | None = None) -> bool:
         """Return whether fetching for workers is mere copying, because samples are kept whole.
@@ -177,11 +234,12 @@ class CachedSource:
     @property
     def token(self) -> object:
         """What sets kept samples apart from those of another dataset, or of another state of it."""
-        return self._memo.salt
+        return self._whole.salt
 
     @property
     def is_off(self) -> bool:
         """Whether nothing is kept any more."""
+        self._turn()
         return bool(self._memo.off)
 
     @property
@@ -190,12 +248,19 @@ class CachedSource:
 
         0 if none is kept any more; a dataset without a length is taken to fit.
         """
-        if self._memo.off:
+        self._turn()
+        each = self._recipe.value_ratio
+        if self._memo.off or not each:
             return 0.0
         store, share = self._memo.store, self._memo.kept_share
         with contextlib.suppress(Exception):  # a dataset of the script's own
-            share *= min(1.0, store.room_count / len(self._dataset))
+            share *= min(1.0, store.room_count / (each * len(self._dataset)))
         return share
+
+    @property
+    def saved_ratio(self) -> float:
+        """The share of the time of warming that later passes save."""
+        return self._recipe.saved_ratio
 
     def _resolve(self, index: Any) -> Any:
         """Return the index into the innermost dataset, as nested subsets would ask for it."""
@@ -203,6 +268,14 @@ class CachedSource:
         while type(dataset) is self._subset:
             index, dataset = dataset.indices[index], dataset.dataset
         return index
+
+
+def _draws(memo: Memo) -> bool:
+    """Return whether most samples draw, here or by what another process has told; tell others."""
+    key = memo.salt + _DRAWS
+    if memo.store.has(key):
+        return True
+    return memo.mostly_draws and memo.store.put(key, b"1")
 
 
 def _is_subset(dataset: Any) -> bool:
@@ -218,12 +291,20 @@ def base_of(dataset: Any) -> Any:
     return dataset
 
 
-def why_unkept(loader: Any) -> str:
-    """Say why no sample of a loader may be kept, judging by its code; empty where some may be."""
+def what_is_kept(loader: Any) -> tuple[str, bool]:
+    """Return why no sample of a loader may be kept, and whether pictures may, judging by its code.
+
+    The first is empty where something may be kept.
+    """
     dataset = base_of(loader.dataset)
     with contextlib.suppress(Exception):  # a dataset of the script's own
-        return _why_not(loader, dataset) or PurityAnalysis(*recipe_of(dataset).roots).why_not
-    return ""
+        if why := _why_not(loader, dataset):
+            return why, False
+        recipe = recipe_of(dataset)
+        code = PurityAnalysis(*recipe.roots)
+        opens_pictures = type(recipe) is WholeSample and code.opens_pictures
+        return "" if opens_pictures else code.why_not, opens_pictures
+    return "", False
 
 
 def _why_not(loader: Any, dataset: Any) -> str:

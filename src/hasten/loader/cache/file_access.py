@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
+
+from hasten.loader.cache.readers import LIBRARIES, ReaderWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +52,10 @@ class FileAccessRecord:
                 self.takes(path)
             else:
                 self.why_not = f"it opens {target!r:.60} in a way that leaves no stamp"
+        elif event == "import":
+            root = str(arguments[0]).partition(".")[0]
+            if root in LIBRARIES:  # its readers are not watched before the next record
+                self.why_not = f"it imports {root}"
         elif event.startswith(_OUTWARD):
             self.why_not = f"it reaches outside ({event})"
 
@@ -61,33 +68,42 @@ class FileAccessRecord:
 
 _recording: FileAccessRecord | None = None
 _hooked_pids: set[int] = set()
+_turn = threading.Lock()
 
 
 def record() -> FileAccessRecord:
     """Start recording what this process opens, until `stop`. Records may be nested.
 
     An audit hook cannot be removed again: one is installed per process, and does nothing but
-    check a flag while nobody records. Readers in C that open files themselves are not seen.
+    check a flag while nobody records. Files that are opened in C are seen only where the reader
+    is known: see `readers`.
     """
     global _recording
     if not _hooked_pids:  # forked processes keep the hook and this set
         _hooked_pids.add(os.getpid())
         sys.addaudithook(_hook)
-    _recording = FileAccessRecord(_recording)
-    return _recording
+    with _turn:
+        opened = _recording = FileAccessRecord(_recording)
+        if opened.outer is None:
+            _readers.begin()
+    return opened
 
 
 def stop() -> None:
     """End the innermost recording; the one around it takes over all that it saw."""
     global _recording
-    ended = _recording
-    if ended is None:
-        return
-    _recording = ended.outer
-    if _recording is not None:
-        _recording.unsettled |= ended.unsettled
-        _recording.why_not = _recording.why_not or ended.why_not
-        read(ended.stamps.values())
+    with _turn:
+        ended = _recording
+        if ended is None:
+            return
+        outer = _recording = ended.outer
+        if outer is None:
+            _readers.end()
+    if outer is not None:
+        outer.unsettled |= ended.unsettled
+        outer.why_not = outer.why_not or ended.why_not
+        for seen in ended.stamps.values():
+            outer.stamps.setdefault(seen[0], seen)
 
 
 def read(stamps: Iterable[Stamp]) -> None:
@@ -142,3 +158,13 @@ def unchanged(stamps: tuple[Stamp, ...]) -> bool:
         return all(stamp(seen[0]) == seen for seen in stamps)
     except OSError:
         return False
+
+
+def _renew() -> None:
+    """Let a new process record, whatever another thread did as it was forked."""
+    global _turn
+    _turn = threading.Lock()
+
+
+_readers = ReaderWatch(_hook)
+os.register_at_fork(after_in_child=_renew)

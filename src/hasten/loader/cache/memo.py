@@ -28,6 +28,7 @@ _LEAST_KEPT_RATIO = 0.1
 _OVERHEAD_NS = 30_000
 _LOOK_SHARE_RATIO = 0.1
 _MOST_READY_COUNT = 1 << 16
+_DREW_COUNT = 2
 _OFF = b"off"
 
 
@@ -74,9 +75,9 @@ class Memo:
         return self.made_of.why_not or self.off or (bytes(found).decode() if found else "")
 
     @property
-    def draws_privately(self) -> bool:
-        """Whether the roots hold generators of their own, whose draws cannot be taken back."""
-        return bool(random_states.Private(*self.made_of.roots).found)
+    def mostly_draws(self) -> bool:
+        """Whether most of the values made here drew random numbers."""
+        return self._admission.mostly_draws
 
     @property
     def is_done(self) -> bool:
@@ -209,6 +210,16 @@ class RootWatch:
         """Why their code alone forbids keeping a value; empty if it does not."""
         return self._code.why_not
 
+    @property
+    def draws_privately(self) -> bool:
+        """Whether they hold generators of their own, whose draws cannot be taken back."""
+        return bool(random_states.Private(*self.roots).found)
+
+    @property
+    def opens_pictures(self) -> bool:
+        """Whether their code opens pictures with Pillow, as far as it is seen."""
+        return self._code.opens_pictures
+
     def changed(self) -> bool:
         """Return whether they look different from the first call, so that values may differ too."""
         if not self.has_roots:
@@ -254,7 +265,7 @@ class Admission:
         self.batch_count = 1
         self.why_over = ""
         self._made_of = made_of
-        self._try_count = self._keep_count = 0
+        self._try_count = self._keep_count = self._drew_count = 0
         self._live_ns = self._copy_ns = 0
         self._watches_each = False
 
@@ -262,6 +273,11 @@ class Admission:
     def kept_share(self) -> float:
         """The share of the values made here that were kept; 1 before any was."""
         return self._keep_count / self._try_count if self._try_count else 1.0
+
+    @property
+    def mostly_draws(self) -> bool:
+        """Whether most of the values made here drew random numbers."""
+        return self._drew_count >= _DREW_COUNT and self._drew_count > self._keep_count
 
     def make(self, make: Callable[[], Any], path: str | None) -> tuple[Any, list[Any] | None]:
         """Return the value, and its parts where it may be kept.
@@ -311,6 +327,7 @@ class Admission:
             opened: the files that it was made from.
         """
         if before is not None and self._made_of.states() != before:
+            self._drew_count += 1
             return "its samples draw random numbers"
         if opened.why_not or len(opened.stamps) > _MOST_FILES:
             return opened.why_not or "a sample reads many files"

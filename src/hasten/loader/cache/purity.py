@@ -12,6 +12,7 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.cache import readers
 from hasten.loader.fingerprint import globals_in, names_in
 
 if TYPE_CHECKING:
@@ -33,11 +34,13 @@ _TELLING = {
     "print": "the output", "input": "the terminal", "from_file": "files that no hook sees",
     "memmap": "files that no hook sees", "open_memmap": "files that no hook sees",
     "get_rank": "its rank", "is_available": "the devices",
+    "read_video": "files that no hook sees", "read_video_timestamps": "files that no hook sees",
+    "VideoReader": "files that no hook sees",
 }  # fmt: skip
 _TIMELY = {"now", "today", "utcnow"}
 _UNSEEN_READERS = {
-    "cv2", "h5py", "lmdb", "sqlite3", "_sqlite3", "netCDF4", "rasterio", "tables", "zarr",
-    "pyarrow", "decord", "av", "torchcodec", "torchaudio", "soundfile", "librosa", "turbojpeg",
+    "h5py", "lmdb", "sqlite3", "_sqlite3", "netCDF4", "rasterio", "tables", "zarr",
+    "pyarrow", "decord", "av", "torchcodec", "turbojpeg",
     "simplejpeg", "jpeg4py", "SimpleITK", "nvidia", "ffcv", "tensorflow", "datasets", "polars",
     "duckdb", "lance", "spdl", "webdataset", "litdata", "streaming", "openslide", "gdal", "osgeo",
     "rocksdb", "leveldb", "plyvel", "redis", "boto3", "requests", "urllib3", "kornia_rs", "ffmpeg",
@@ -68,9 +71,21 @@ class PurityAnalysis:
         self.globals: list[tuple[dict[str, Any], str]] = []
         self.classes: dict[type, None] = {}
         self._seen: set[int] = set()
+        self._names: set[str] = set()
         layer = list(roots)
         for _ in range(_DEEPEST):
             layer = [below for value in layer for below in self._follow(value)]
+
+    @property
+    def opens_pictures(self) -> bool:
+        """Whether the code opens pictures with Pillow."""
+        pillow: Any = sys.modules.get("PIL.Image")
+        folder: Any = sys.modules.get("torchvision.datasets.folder")
+        openers = [pillow and pillow.open]
+        openers += [getattr(folder, name, None) for name in ("default_loader", "pil_loader")]
+        if any(id(one) in self._seen for one in openers if one is not None):
+            return True
+        return pillow is not None and id(pillow) in self._seen and "open" in self._names
 
     def outside(self) -> list[Any]:
         """Return the values that the samples are made with, except the roots' own attributes."""
@@ -84,6 +99,10 @@ class PurityAnalysis:
         if id(value) in self._seen or isinstance(value, (str, bytes, int, float, type(None))):
             return []
         self._seen.add(id(value))
+        # What opens files in a library whose readers are known is watched, or refused here.
+        if isinstance(value, (ModuleType, BuiltinFunctionType)) or readers.library_of(value):
+            self._judge_home(value)
+            return []
         if isinstance(value, FunctionType):
             return self._follow_function(value)
         if isinstance(value, MethodType):
@@ -94,9 +113,6 @@ class PurityAnalysis:
             return list(value.values())[:_MOST_MEMBERS]
         if isinstance(value, (list, tuple, set, frozenset)):
             return list(value)[:_MOST_MEMBERS]
-        if isinstance(value, (ModuleType, BuiltinFunctionType)):
-            self._judge_home(value)
-            return []
         return self._follow_object(value)
 
     def _follow_object(self, value: Any) -> list[Any]:
@@ -115,7 +131,8 @@ class PurityAnalysis:
         return [*inside[:_MOST_MEMBERS], *(method for method in methods if method is not None)]
 
     def _judge_object(self, value: Any) -> None:
-        if isinstance(value, (io.IOBase, mmap.mmap)) or type(value).__name__ == "memmap":
+        kept_open = isinstance(value, (io.IOBase, mmap.mmap))
+        if kept_open or type(value).__name__ in ("memmap", "SoundFile"):
             self._suspect("it keeps a file open, whose changes nobody can see")
         elif _root(type(value)) in _SHARED_STATE:
             self._suspect(f"it shares state with other threads or processes ({type(value)})")
@@ -123,8 +140,8 @@ class PurityAnalysis:
             self._suspect("it holds a tensor in shared memory, which others may write")
 
     def _judge_home(self, value: Any) -> None:
-        root = _root(value)
-        if root in _UNSEEN_READERS:
+        root = readers.library_of(value) or _root(value)
+        if root in _UNSEEN_READERS or readers.reads_unseen(value):
             self._suspect(f"{root} may read files in a way that cannot be seen")
 
     def _suspect(self, why: str) -> None:
@@ -145,14 +162,20 @@ class PurityAnalysis:
             except ValueError:  # not filled yet
                 continue
         names, own = names_in(function.__code__), globals_in(function.__code__)
+        self._names |= names
         modules = [space[name] for name in own if isinstance(space.get(name), ModuleType)]
+        modules = [module for module in modules if not readers.library_of(module)]
         for name in names:
             found = space.get(name, getattr(builtins, name, None)) if name in own else None
             self._judge_name(name, found, names)
             is_set = name in own and name in space
             if is_set and not isinstance(found, (ModuleType, FunctionType, type)):
                 self.globals.append((space, name))
-            below.append(found)
+            library = readers.library_of(found)
+            if not library:
+                below.append(found)
+            elif readers.takes_unseen(function.__code__, name, found):
+                self._suspect(f"{library} may read files in a way that cannot be seen")
             below += [vars(module)[name] for module in modules if name in vars(module)]
         return below
 
@@ -164,7 +187,7 @@ class PurityAnalysis:
             return
         elif root in _CLOCKS:
             self._suspect(f"its code names {name}: a sample may depend on {_CLOCKS[root]}")
-        elif root in _UNSEEN_READERS:
+        elif root in _UNSEEN_READERS or (found is None and name in readers.LIBRARIES):
             self._suspect(f"{root} may read files in a way that cannot be seen")
 
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from hasten.loader.cache.memo import Memo
+    from hasten.loader.cache.pictures import Pictures
 
-    Recipe: TypeAlias = "WholeSample | Folder"
+    Recipe: TypeAlias = "WholeSample | Folder | Pictures"
 
 _FILLED_RATIO = 0.9
 _FOLDER_NAMES = {"samples", "loader", "transform", "target_transform"}
@@ -31,9 +32,12 @@ class WholeSample:
     Attributes:
         roots: the objects whose code makes what is kept.
         is_known_pure: nothing but known code makes a sample, and it draws nothing.
+        value_ratio: what is kept is one value for each sample.
+        saved_ratio: the share of the time of warming that later passes save.
     """
 
     is_known_pure = False
+    value_ratio = saved_ratio = 1.0
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -71,7 +75,11 @@ class Folder:
     Attributes:
         roots: the objects whose code makes what is kept; none where it is torchvision's.
         is_known_pure: nothing but known code makes a sample, and it draws nothing.
+        value_ratio: what is kept is one value for each sample.
+        saved_ratio: the share of the time of warming that later passes save.
     """
+
+    value_ratio = saved_ratio = 1.0
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
