@@ -450,6 +450,14 @@ def test_datasets_that_open_pictures_are_told_from_others(tmp_path, code, opens)
     assert proofs.add(id(one.dataset), traits).opens_pictures is opens
 
 
+def test_what_forbids_whole_samples_does_not_forbid_pictures(tmp_path) -> None:
+    dataset = dataset_of((tmp_path, "jpg"), f"{ITEMS[0]}, time.time()")
+    one, proofs = DataLoader(dataset), Proofs()
+    proofs.look(one)
+    traits = proofs.add(id(dataset), LoaderTraits(worker_count=0, is_map_style=True))
+    assert (traits.unkept, traits.opens_pictures) == ("", True)
+
+
 # ---- processes
 
 BEGIN = r"""
