@@ -263,8 +263,10 @@ def _command_differences(saved: SavedPlan, workload: Workload) -> list[Differenc
 
 def _is_edited(saved: SavedPlan, workload: Workload) -> bool:
     """Return whether the script's file is another than was tuned, as far as both are known."""
+    if saved.script_hash is None:
+        return False
     here = _script_hash(workload)
-    return None not in (saved.script_hash, here) and saved.script_hash != here
+    return here is not None and here != saved.script_hash
 
 
 def _script_hash(workload: Workload) -> str | None:

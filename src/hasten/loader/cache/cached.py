@@ -167,7 +167,8 @@ class CachedSource:
         samples = []
         for index in indices:
             samples.append(self._recipe.fetch(self._resolve(index)))
-            self._turn()
+            if self._whole.mostly_draws:  # what other processes tell is asked once a batch
+                self._turn()
         self._memo.end_batch()
         return self.collate_fn(samples)
 
