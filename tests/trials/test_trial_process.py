@@ -77,16 +77,17 @@ def test_a_shell_script_that_sets_pythonpath_anew_is_told_what_to_write(trial) -
     assert "`PYTHONPATH=.:$PYTHONPATH`" in failed.value.remedy
 
 
-STEPS = """
-import time, torch
+LOOP = """
+import subprocess, sys, time, torch
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(1000):
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     if step == 2:
-        time.sleep(600)
+        {third}
 """
+STEPS = LOOP.format(third="time.sleep(600)")
 
 
 def test_a_script_that_does_not_come_to_its_first_step_is_waited_for_until_the_deadline(
@@ -109,16 +110,6 @@ def test_a_step_that_hangs_is_waited_for_until_the_deadline(trial) -> None:
     assert time.monotonic() < deadline.end_s + 10.0
 
 
-EVALUATES = """
-import subprocess, sys, time, torch
-model = torch.nn.Linear(2, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(1000):
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    if step == 2:
-        {evaluate}
-"""
 BUSY = "until = time.monotonic() + {busy_s}\nwhile time.monotonic() < until: pass"
 HERE = "exec({busy!r})"
 BESIDE = "subprocess.run([sys.executable, '-c', 'import time\\n' + {busy!r}], check=True)"
@@ -128,7 +119,7 @@ BESIDE = "subprocess.run([sys.executable, '-c', 'import time\\n' + {busy!r}], ch
 def test_a_script_that_evaluates_for_longer_than_a_wait_has_not_come_to_a_halt(
     trial, evaluate
 ) -> None:
-    own = trial(EVALUATES.format(evaluate=evaluate.format(busy=BUSY.format(busy_s=4.0))))
+    own = trial(LOOP.format(third=evaluate.format(busy=BUSY.format(busy_s=4.0))))
     own.begin()
     own.switch((Plan(),))
     ((*steps,),), _ = own.turns([Turn(0, 0, 8, True)], timeout_s=1.0)
@@ -136,7 +127,7 @@ def test_a_script_that_evaluates_for_longer_than_a_wait_has_not_come_to_a_halt(
 
 
 def test_a_script_that_rests_has_come_to_a_halt(trial) -> None:
-    own = trial(EVALUATES.format(evaluate="time.sleep(600)"))
+    own = trial(STEPS)
     own.begin()
     own.switch((Plan(),))
     with pytest.raises(
@@ -148,7 +139,7 @@ def test_a_script_that_rests_has_come_to_a_halt(trial) -> None:
 
 def test_a_script_that_computes_for_ever_is_waited_for_until_the_deadline(trial) -> None:
     deadline = Deadline()
-    own = trial(EVALUATES.format(evaluate="exec('while True: pass')"), deadline=deadline)
+    own = trial(LOOP.format(third="exec('while True: pass')"), deadline=deadline)
     own.begin()
     own.switch((Plan(),))
     deadline.end_s = time.monotonic() + 3.0
