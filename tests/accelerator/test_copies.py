@@ -23,8 +23,9 @@ class Loader:
 class Script:
     """A script whose moves are answered by staging, as the lever attaches it."""
 
-    def __init__(self):
-        self.staging = Staging(partial(find_device, known={}), ahead=True)
+    def __init__(self, mentioned=""):
+        find = partial(find_device, known={}, mentioned=lambda: mentioned)
+        self.staging = Staging(find, ahead=True)
         self.staging.begin()
         self.loader = Loader()
         self.to(self.load(0.0), "laggard")  # from now on batches are copied ahead
@@ -49,6 +50,19 @@ def late_copies(script):
         moved = script.to(batch, "laggard")
         batch.fill_(-1.0)  # the script may use its memory again
         seen.append((moved + 0, value))
+    return all(holds(*each) for each in seen)
+
+
+def other_stream(script):
+    """A script that names streams gets copies that are finished, as from torch."""
+    script = Script("main.py has Stream in main")
+    laggard.configure(copy_us=LATE_US)
+    stream, seen = torch.Stream("laggard"), []
+    for value in (1.0, 2.0, 3.0):
+        moved = script.to(script.load(value), "laggard")
+        with stream:
+            seen.append((moved + 0, value))
+        stream.synchronize()
     return all(holds(*each) for each in seen)
 
 
@@ -97,7 +111,8 @@ def other_device(script):
 
 
 SCENES = (
-    late_copies, late_kernels, unseen_write, moved_twice, pinned_target, read_back, other_device,
+    late_copies, other_stream, late_kernels, unseen_write, moved_twice, pinned_target, read_back,
+    other_device,
 )  # fmt: skip
 
 
@@ -128,8 +143,12 @@ def early_copy(self, source, *, copy=Accelerator.copy, event=Accelerator.event):
     return copy(self, source)
 
 
-def at_device_0(self, target, *, init=Accelerator.__init__):
-    init(self, torch.device("laggard", 0))
+def at_device_0(self, target, mentioned, *, init=Accelerator.__init__):
+    init(self, torch.device("laggard", 0), mentioned)
+
+
+def on_one_stream(self, event):
+    self._scripts_stream(self._target).wait_event(event)
 
 
 def hand_to_the_side_stream(self, target):
@@ -145,7 +164,8 @@ def plant(*faults):
 
 
 FAULTS = {
-    "nobody waits for the copy": plant((Accelerator, "finish", lambda self, event: None)),
+    "nobody waits for the copy": plant((Accelerator, "follow", lambda self, event: None)),
+    "only the script's current stream waits": plant((Accelerator, "follow", on_one_stream)),
     "the event stands on the script's stream": plant(
         (Accelerator, "event", lambda self: torch.accelerator.current_stream().record_event())
     ),
@@ -207,3 +227,26 @@ def test_a_move_waits_for_no_kernel(monkeypatch) -> None:
         patch.setattr(Accelerator, "finish", lambda self, event: None)
         patch.setattr(stagings, "_serves", lambda staged, tensor, device: False)
         assert moving_s(Script()) > 0.5 * 8 * LATE_US * 1e-6, "a copy on the script's stream waits"
+
+
+@pytest.mark.measures
+def test_the_host_waits_for_no_copy_that_was_started_ahead() -> None:
+    script = Script()
+    laggard.configure(copy_us=LATE_US)
+    batch = script.load(1.0)
+    started_s = time.perf_counter()
+    script.to(batch, "laggard")
+    assert time.perf_counter() - started_s < 0.5 * LATE_US * 1e-6
+
+
+def test_batches_that_wait_for_kernels_are_few() -> None:
+    script = Script()
+    torch.accelerator.synchronize()
+    torch.accelerator.reset_peak_memory_stats()
+    before_bytes = torch.accelerator.memory_allocated()
+    laggard.configure(kernel_us=LATE_US)
+    for value in range(40):
+        script.to(script.load(float(value)), "laggard").add_(1)
+    torch.accelerator.synchronize()
+    batch_bytes = 4 * SIZE
+    assert torch.accelerator.max_memory_allocated() - before_bytes <= 8 * batch_bytes

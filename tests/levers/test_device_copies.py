@@ -69,6 +69,11 @@ class Played:  # its copies are made at once
     def finish(self, event):
         pass
 
+    follow = finish
+
+    def begin_batch(self):
+        pass
+
     def hand_over(self, target):
         pass
 

@@ -27,7 +27,7 @@ class Played:
 
     def __init__(self):
         self.waiting, self.done_count, self.begun_count = [], 0, 0
-        self.handed, self.ready = [], True
+        self.handed, self.ready, self.batch_count = [], True, 0
 
     def pinned_empty(self, size_bytes):
         return torch.full((size_bytes,), 99, dtype=torch.uint8)
@@ -58,6 +58,11 @@ class Played:
     def finish(self, event):
         while not self.has_come(event):
             self.run_one()
+
+    follow = finish
+
+    def begin_batch(self):
+        self.batch_count += 1
 
     def hand_over(self, target):
         self.handed.append(target.data_ptr())
@@ -378,7 +383,7 @@ def test_a_script_that_reads_back_without_waiting_is_left_alone_from_then_on(con
     assert context.stock_count == count + 1
 
 
-@pytest.mark.parametrize("broken", ["copy", "event", "finish", "hand_over", "pinned_empty"])
+@pytest.mark.parametrize("broken", ["copy", "event", "follow", "hand_over", "pinned_empty"])
 def test_a_device_that_fails_leaves_the_script_its_own_call(broken, context) -> None:
     def fail(*args):
         raise RuntimeError("out of memory")

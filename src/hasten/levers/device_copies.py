@@ -1,13 +1,15 @@
 """device_copies: move CPU tensors to an accelerator without waiting for the kernels in flight.
 
 Helps: loops that call `x.to(device)` each step. A plain copy waits for all kernels before it; on
-    its own stream it waits for itself alone, so the next steps are prepared while the
-    device works. "arrival" starts the copy as soon as the batch is there, before the script asks.
+    its own stream it waits for itself alone, so the next steps, at most four, are prepared while
+    the device works. "arrival" starts the copy as soon as the batch is there, before the script
+    asks, and the host does not wait for it.
 Hurts: memory on the device, where copies have a pool of their own; with "arrival" page-locked
     memory, and each batch is read twice more. Of no use to loops that read a loss each step.
 Maths: exact. A copy that was started ahead is returned only for the very tensor of the batch, once,
-    if torch counted no write and all of its bytes are still those that were copied. What is
-    returned is finished, on whichever stream it is used. No batch becomes page-locked that the
+    if torch counted no write and all of its bytes are still those that were copied. The script's
+    stream waits for it, and where the script has other streams or names them, the script does;
+    other copies are finished when they are returned. No batch becomes page-locked that the
     script did not lock. Casts, other layouts, gradients, subclasses, modes and captures of graphs
     get torch's own call. A script that reads what it copied to the CPU with `non_blocking=True`
     and never waits, or times kernels this way, must wait itself: `.to` used to. Where such
@@ -25,11 +27,14 @@ from hasten.loader import engine_for
 from hasten.loader.device.device import find_device, is_built
 from hasten.loader.device.staging import Staging
 from hasten.records import Effect, Phase, Scope
+from hasten.root_calls.own_code import mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import ScriptContext, Training
+
+_STREAMS = ("Stream", "default_stream", "set_stream", "stream")
 
 
 def why_not(context: ScriptContext) -> str:
@@ -71,8 +76,15 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
     if not is_built():
         return lambda: None
     known: dict[Any, Any] = {}
-    staging = Staging(partial(find_device, known=known), ahead=setting == "arrival")
-    return attach(training, engine_for(training), staging)
+    find = partial(find_device, known=known, mentioned=partial(mention, _STREAMS))
+    undo = attach(training, engine_for(training), Staging(find, ahead=setting == "arrival"))
+
+    def undo_all() -> None:
+        undo()
+        for device in known.values():
+            device.close()
+
+    return undo_all
 
 
 def snippet(setting: str) -> str:

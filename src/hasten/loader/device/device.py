@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from hasten.loader.device.streams import ScriptStreams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MOST_BATCHES = 4
 
 
 class Accelerator:
@@ -10,14 +18,17 @@ class Accelerator:
 
     Args:
         target: a `torch.device` with an index.
+        mentioned: says where the script's code names streams; empty if nowhere.
     """
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, mentioned: Callable[[], str]) -> None:
         import torch
 
         module: Any = torch.get_device_module(target)
         self._target = target
         self._stream = module.Stream(target)
+        self._streams = ScriptStreams(module, self._stream, mentioned, self._stream.synchronize)
+        self._begun: deque[Any] = deque()
         self._within = getattr(module, "stream", lambda stream: stream)
         self._scripts_stream = module.current_stream
         self._is_capturing = getattr(module, "is_current_stream_capturing", lambda: False)
@@ -54,9 +65,30 @@ class Accelerator:
         """Wait until they are: only these copies, not the script's kernels."""
         event.synchronize()
 
+    def follow(self, event: Any) -> None:
+        """Let the script's kernels wait until they are, and the host only if they may not do so.
+
+        The source of these copies must not be the script's, which may change it at once.
+        """
+        if self._streams.are_several:
+            self.finish(event)
+        else:
+            self._scripts_stream(self._target).wait_event(event)
+
     def hand_over(self, target: Any) -> None:
         """Keep the memory of `target` until the script's stream is done with it."""
         target.record_stream(self._scripts_stream(self._target))
+
+    def begin_batch(self) -> None:
+        """Wait for the kernels of old batches, if many are queued: each holds its memory."""
+        self._begun.append(self._scripts_stream(self._target).record_event())
+        if len(self._begun) > _MOST_BATCHES:
+            self._begun.popleft().synchronize()
+
+    def close(self) -> None:
+        """Finish all copies, and watch the script no longer."""
+        self._stream.synchronize()
+        self._streams.close()
 
 
 def is_built() -> bool:
@@ -69,12 +101,15 @@ def is_built() -> bool:
     return accelerator.current_accelerator() is not None
 
 
-def find_device(target: Any, known: dict[Any, Accelerator]) -> Accelerator | None:
+def find_device(
+    target: Any, known: dict[Any, Accelerator], mentioned: Callable[[], str]
+) -> Accelerator | None:
     """Return the adapter of an accelerator, of the current one if `target` has no index.
 
     Args:
         target: a `torch.device`.
         known: the adapters so far; a new one is put there.
+        mentioned: says where the script's code names streams; empty if nowhere.
 
     Returns:
         None for a device that copies nothing, such as the CPU or `meta`.
@@ -90,5 +125,5 @@ def find_device(target: Any, known: dict[Any, Accelerator]) -> Accelerator | Non
         module: Any = torch.get_device_module(target)
         target = torch.device(target.type, module.current_device())
     if target not in known:
-        known[target] = Accelerator(target)
+        known[target] = Accelerator(target, mentioned)
     return known[target]

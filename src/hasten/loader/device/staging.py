@@ -1,12 +1,13 @@
 """Copies of batches to an accelerator that wait for no kernel, started ahead if that pays off.
 
 A plain `tensor.to("cuda")` waits for every kernel that was launched before it, since it copies on
-their stream. Here it is copied on a separate stream, and what is returned is finished, as
-with torch: a script may use it on any stream, and do with its CPU tensor what it likes.
+their stream. Here it is copied on a separate stream, and what is returned is finished, as with
+torch: a script may use it on any stream, and do with its CPU tensor what it likes.
 
 A copy started before the script asks is made from a snapshot in our own page-locked
-memory. It is handed out only if the tensor still has the bits of the snapshot, all of them
-compared, so that no write to a tensor goes unseen, not even through NumPy or `tensor.data`.
+memory, so only the script's kernels need to wait for it, as long as it has one stream. It is
+handed out only if the tensor still has the bits of the snapshot, all of them compared, so that no
+write to a tensor goes unseen, not even through NumPy or `tensor.data`.
 """
 
 from __future__ import annotations
@@ -217,6 +218,9 @@ class Staging:
 
     def _note(self, loader: Any, batch: Any) -> None:
         aims = {} if loader is None else self._aims.setdefault(loader, {})
+        for device in {id(aim.device): aim.device for aim in aims.values()}.values():
+            if device.is_ready():
+                device.begin_batch()
         for place, tensor in islice(leaves(batch), _MOST_LEAVES):
             self._staged.pop(tensor, None)  # a data set may hand out the same tensor again
             self._seats[tensor] = TensorOrigin(aims, place, written_count(tensor))
@@ -300,15 +304,15 @@ class Staging:
             aim = seat.aims.setdefault(seat.place, CopyTarget(device))
             aim.device, aim.missed_count = device, 0
         if untouched and staged is not None and _serves(staged, tensor, device):
-            copied, event = staged.copied, staged.event
+            copied = staged.copied
+            device.follow(staged.event)
         # Page-locked memory may be the target of a copy that the script's stream has yet to make;
         # a move on that stream would wait for it. That is no case for a batch as it was loaded.
         elif not tensor.is_pinned() or (untouched and not non_blocking):
             copied = device.copy(tensor)
-            event = device.event()
+            device.finish(device.event())
         else:
             return None
-        device.finish(event)
         device.hand_over(copied)
         return copied
 
