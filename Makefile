@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TESTS := $(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test slow system check docs format mutants clean \
-	bench bench-accelerator bench-claims bench-edits bench-findings bench-launches bench-loader bench-overhead bench-priors bench-proofs bench-ranks bench-rivals bench-sweep
+	bench bench-accelerator bench-claims bench-edits bench-findings bench-gpu bench-launches bench-loader bench-overhead bench-priors bench-proofs bench-ranks bench-rivals bench-sweep
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -65,6 +65,7 @@ bench:
 	@echo "make bench-launches CHECKOUTS=folder     how much two launches of one script differ"
 	@echo "make bench-findings CHECKOUTS=folder     findings of public scripts, to be held against their source"
 	@echo "make bench-rivals CHECKOUTS=folder       the same scripts beside other launchers"
+	@echo "make bench-gpu CHECKOUTS=folder          public scripts on the GPU of this machine"
 	@echo "make bench-proofs CHECKOUTS=folder       what may be done with datasets of public repositories; in any company"
 	@echo "make bench-accelerator                   the search where the optimum is known, on the accelerator of the tests"
 	@echo "make bench-levers                        levers one by one on scripts that were planted for them"
@@ -84,6 +85,10 @@ bench-claims bench-findings bench-launches bench-proofs bench-rivals: $(READY)
 bench-accelerator: $(READY) system
 	$(BIN)/python tests/accelerator/laggard/laggard.py
 	PYTHONPATH=$(CURDIR)/tests/accelerator/laggard $(BIN)/python benchmarks/accelerator.py $(ARGUMENTS)
+
+bench-gpu: $(READY)
+	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make $@ CHECKOUTS=folder (see benchmarks/PROTOCOL.md)."; exit 2; }
+	$(BIN)/python benchmarks/rivals.py $(CHECKOUTS) --gpu $(ARGUMENTS)
 
 bench-levers: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check transformers==4.57.3  # one script imports it

@@ -2,14 +2,16 @@
 
     python benchmarks/make_data.py CHECKOUTS
     python benchmarks/rivals.py CHECKOUTS
+    python benchmarks/rivals.py CHECKOUTS --gpu    # on the accelerator of this machine
 
-Each script of `public.json` is tuned first. Then it runs by plain python twice, by `hasten run`
-and by each rival, in a shuffled order, `--rounds` times. A ratio is the wall time of plain python
-over that of the other, within one round; imports, evaluation and compiling count. Beside it stands
-the ratio of the steps alone, by the ruler of `claims.py`. `torch.compile`
+Each script of `public.json`, or of `gpu.json`, is tuned first. Then it runs by plain python twice,
+by `hasten run` and by each rival, in a shuffled order, `--rounds` times. A ratio is the wall time
+of plain python over that of the other, within one round; imports, evaluation and compiling count.
+Beside it stands the ratio of the steps alone, by the ruler of `claims.py`. `torch.compile`
 needs an edit of the script, which `public.json` names; loadtune needs its parts and Lightning the
 whole script rewritten (`rewritten.py`), which three of them are; the others take it as it is. One
-that needs half as long again in each of its first rounds is not raced any further.
+that needs half as long again in each of its first rounds is not raced any further. With
+`--seconds` no script is begun that might not be done by then.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,21 +43,24 @@ DOCTOR = Path(sys.executable).with_name("train-doctor")
 MADE = (COMPILED, LOADTUNED, DOCTORED)
 REWRITTEN = HERE / "rewritten.py"
 AGAIN = "plain python, again"
-RIVALS = {
-    "hasten run": None,
-    AGAIN: None,
+LAUNCHERS = {
     "torch.backends.xeon.run_cpu": ["-m", "torch.backends.xeon.run_cpu"],
-    "accelerate launch": [
-        "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1",
-        "--mixed_precision", "no", "--dynamo_backend", "no",
-    ],
-    "torch.compile (edited)": None,
-    "loadtune (edited)": None,
-    "Lightning (rewritten)": None,
-    "train-doctor fix": None,
-}  # fmt: skip
+    "accelerate launch": ["-m", "accelerate.commands.launch"],
+}
+ACCELERATE = (
+    "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend",
+    "no",
+)  # fmt: skip
+RIVALS = (
+    "hasten run", AGAIN, *LAUNCHERS, "torch.compile (edited)", "loadtune (edited)",
+    "Lightning (rewritten)", "train-doctor fix",
+)  # fmt: skip
+PAGES = {
+    False: ("rivals", "public.json", "Beside what a user would pick instead"),
+    True: ("gpu", "gpu.json", "On a GPU, beside what a user would pick instead"),
+}
 HEAD = """\
-# Beside what a user would pick instead
+# {title}
 
 {machine}, build {build}
 
@@ -69,8 +75,8 @@ edited into the script; Lightning has it rewritten, with all its defaults
 "confirmed" is what `tune` says of the steps alone, by fresh launches with the plan and without.
 Data is made, in the format of each script.
 
-Reproduce with `make bench-rivals CHECKOUTS=folder` (a budget of {budget}); the commands stand in
-[public.json](public.json), all rounds in [rivals-rounds.json](rivals-rounds.json).
+Reproduce with `make bench-{name} CHECKOUTS=folder` (a budget of {budget}); the commands stand in
+[{scripts}]({scripts}), all rounds in [{name}-rounds.json]({name}-rounds.json).
 [PROTOCOL.md](PROTOCOL.md) says how scripts and sizes were chosen.
 
 """
@@ -135,19 +141,26 @@ def doctored(entry: dict[str, Any], folder: Path, out: Path) -> list[str]:
     return [DOCTORED, *entry["short"]]
 
 
-def commands(entry: dict[str, Any], folder: Path, plan: Path) -> dict[str, list[str]]:
+def launchers(*, gpu: bool) -> dict[str, list[str]]:
+    """Return the launchers that are installed, with their options."""
+    options = {"accelerate launch": [*ACCELERATE, *([] if gpu else ["--cpu"])]}
+    if not gpu:
+        options["torch.backends.xeon.run_cpu"] = []
+    return {n: [*LAUNCHERS[n], *words] for n, words in options.items() if present(LAUNCHERS[n][1])}
+
+
+def commands(entry: dict[str, Any], folder: Path, plan: Path, *, gpu: bool) -> dict[str, list[str]]:
     """Return the commands to run, by name; plain python comes first."""
     found = {"plain python": own(entry), AGAIN: own(entry)}
-    for name, words in RIVALS.items():
-        if words is not None and present(words[1]):
-            found[name] = [*words, *own(entry)]
+    for name, words in launchers(gpu=gpu).items():
+        found[name] = [*words, *own(entry)]
     if plan.exists():
         found["hasten run"] = under(plan, entry)
     if words := compiled(entry, folder):
         found["torch.compile (edited)"] = words
     if "loadtune" in entry and present("loadtune"):
         found["loadtune (edited)"] = loadtuned(entry, folder, plan.with_name("loadtune.json"))
-    if "loadtune" in entry and present("pytorch_lightning"):
+    if {"loadtune", "lightning"} & entry.keys() and present("pytorch_lightning"):
         found["Lightning (rewritten)"] = [str(REWRITTEN), *entry["short"]]
     if DOCTOR.exists():
         found["train-doctor fix"] = doctored(entry, folder, plan.with_name("doctor"))
@@ -192,9 +205,14 @@ def told(ratios: list[float]) -> str:
     return ratio_cell(ratio([math.log(r) for r in ratios])) or "failed"
 
 
-def page(rows: dict[str, dict[str, Any]], machine: str, rounds: int, budget: str) -> str:
+def page(rows: dict[str, dict[str, Any]], asked: argparse.Namespace) -> str:
     """Return the tables: whole runs, the steps alone, and what `tune` found."""
-    facts = HEAD.format(machine=machine, rounds=rounds, budget=budget, build=build())
+    name, scripts, title = PAGES[asked.gpu]
+    budget = asked.budget
+    facts = HEAD.format(
+        title=title, name=name, scripts=scripts, machine=machine_line() + gpu_name(),
+        rounds=asked.rounds, budget=budget, build=build(),
+    )  # fmt: skip
     facts += "## Whole runs\n\n" + table(rows, "wall") + "\n## Steps alone\n\n"
     facts += "From the end of the first optimizer step to that of the last.\n\n"
     facts += table(rows, "loop") + "\n## What `tune` found\n\n"
@@ -208,9 +226,16 @@ def page(rows: dict[str, dict[str, Any]], machine: str, rounds: int, budget: str
     return facts
 
 
+def gpu_name() -> str:
+    """Return the name of the accelerator, as more of a line; empty without one."""
+    import torch
+
+    return f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+
+
 def table(rows: dict[str, dict[str, Any]], part: str) -> str:
     """Return the table of ratios for one part of the runs, with the mean of each rival."""
-    names = [*RIVALS]
+    names = [name for name in RIVALS if any(name in row["ratios"] for row in rows.values())]
     lines = ["| script | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 1)]
     for script, row in rows.items():
         cells = [told(row["ratios"][n][part]) if n in row["ratios"] else "" for n in names]
@@ -262,7 +287,7 @@ def measure(entry: dict[str, Any], folder: Path, asked: argparse.Namespace) -> d
         if tree_hash(folder) != before:
             raise SystemExit(f"{entry['name']}: tune changed the folder")
         try:
-            todo = commands(entry, folder, plan)
+            todo = commands(entry, folder, plan, gpu=asked.gpu)
             ratios = race(entry, todo, folder, asked.rounds)
         finally:
             for name in MADE:
@@ -282,26 +307,33 @@ def main() -> None:
     """Run the benchmark and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkouts", type=Path)
+    parser.add_argument("--gpu", action="store_true", help="the scripts of gpu.json")
     parser.add_argument("--budget", default="75s")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of the whole")
     parser.add_argument("--only", action="append", default=[], help="part of a name")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument(
         "--resume", action="store_true", help="keep the scripts that are done, but for the --only"
     )
     asked = parser.parse_args()
-    done = asked.out / "rivals-rounds.json"
+    name, scripts, _ = PAGES[asked.gpu]
+    done, begun_s, longest_s = asked.out / f"{name}-rounds.json", time.monotonic(), 0.0
     rows = json.loads(done.read_text()) if asked.resume and done.exists() else {}
-    entries = json.loads((HERE / "public.json").read_text())
+    entries = json.loads((HERE / scripts).read_text())
     for entry in entries:
         named = any(part in entry["name"] for part in asked.only)
         if not named if asked.only else entry["name"] in rows:
             continue
+        script_s = time.monotonic()
+        if script_s - begun_s + longest_s > asked.seconds:
+            break
         rows[entry["name"]] = measure(entry, (asked.checkouts / entry["folder"]).resolve(), asked)
         rows = {e["name"]: rows[e["name"]] for e in entries if e["name"] in rows}
+        longest_s = max(longest_s, time.monotonic() - script_s)
         asked.out.mkdir(exist_ok=True)
         done.write_text(json.dumps(rows, indent=1) + "\n")
-        (asked.out / "rivals.md").write_text(page(rows, machine_line(), asked.rounds, asked.budget))
+        (asked.out / f"{name}.md").write_text(page(rows, asked))
         print(f"{entry['name']}: done", flush=True)
 
 
