@@ -125,3 +125,27 @@ facts = {str(wanted): same(run, wanted) for wanted in (0, 1, 2, 4)}
 @pytest.mark.child
 def test_workers_that_stay_and_that_the_script_lets_go_begin_again_as_torchs_do(loaders) -> None:
     assert loaders(LETS_GO) == dict.fromkeys(("0", "1", "2", "4"), True)
+
+
+MANY = r"""
+import multiprocessing
+
+def run():
+    held = [DataLoader(Numbers(), batch_size=3, num_workers=2) for _ in range(7)]
+    seen, counts = [], []
+    for _ in range(2):
+        for loader in held:
+            seen += epochs(loader, 1)
+            counts.append(len(multiprocessing.active_children()))
+    counted.append(max(counts))
+    return seen
+
+counted = []
+facts = {"same": same(run, 2), "count": max(counted)}
+"""
+
+
+@pytest.mark.child
+def test_of_many_loaders_only_the_last_keep_their_workers(loaders) -> None:
+    seen = loaders(MANY)
+    assert seen == {"same": True, "count": 2 * (4 + 1)}

@@ -120,6 +120,12 @@ def test_a_copy_that_was_started_ahead_is_handed_out_once(context) -> None:
     assert context.stock_count == 0
 
 
+def test_each_batch_that_was_moved_to_a_device_begins_there_once(context) -> None:
+    for _ in range(3):
+        context.to(context.load(values(), values())[0])
+    assert context.device.batch_count == 3
+
+
 def test_before_the_first_move_nothing_is_copied_ahead() -> None:
     context = ScriptContext()
     context.load(values())

@@ -14,6 +14,7 @@ from hasten.loader.notices import Notices
 from hasten.loader.proofs import Proofs, permit_of
 from hasten.loader.view import Unknown, make_front, steerable
 from hasten.loader.worker_plan import WorkerRequest, stay
+from hasten.loader.workers.pools import IdlePools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +93,7 @@ class LoaderEngine:
         self.offers: list[Offer] = []
         self.setups: list[Any] = []
         self.version = 0
+        self._idle = IdlePools()
         self._after: list[Callable[[Any, Any], Any]] = []
         self._states_by_loader: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
         self._fronts: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
@@ -157,7 +159,8 @@ class LoaderEngine:
         state = self._states_by_loader.get(loader)
         if state is None:
             life = self.proofs.begin_life(loader)
-            state = self._states_by_loader[loader] = LoaderState(self.notices, self._clock, life)
+            state = LoaderState(self.notices, self._clock, life, self._idle)
+            self._states_by_loader[loader] = state
         return state
 
     # ---- what the script does

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hasten.loader.notices import Notices
     from hasten.loader.proofs import LoaderLife
     from hasten.loader.workers.pool import Pool
+    from hasten.loader.workers.pools import IdlePools
 
 _MOST_VAIN = 2
 
@@ -32,6 +33,7 @@ class LoaderState:
         notices: is told what is not done, and why.
         clock: seconds of the loop.
         life: of this loader so far.
+        idle: the workers of all loaders.
 
     Attributes:
         notices: as given.
@@ -45,11 +47,13 @@ class LoaderState:
         life: how long the loop waits for batches that torch makes alone.
     """
 
-    def __init__(self, notices: Notices, clock: Callable[[], float], life: LoaderLife) -> None:
+    def __init__(
+        self, notices: Notices, clock: Callable[[], float], life: LoaderLife, idle: IdlePools
+    ) -> None:
         self.notices = notices
         self.items = ItemFacts()
         self.sources = OfferedSources(self.items, notices)
-        self.pools = Pools(notices.note)
+        self.pools = Pools(notices.note, idle)
         self.added = AddedWorkers(self.items, self.pools, notices, clock)
         self.own = OwnWorkers(self.items, notices)
         self.is_astray = False

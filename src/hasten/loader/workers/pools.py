@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.worker_plan import stay
@@ -14,6 +15,22 @@ if TYPE_CHECKING:
     from hasten.loader.worker_plan import WorkerPlan
 
 _PREFETCH_COUNT = 2
+_MOST_IDLE = 4
+
+
+class IdlePools:
+    """Ends the workers of loaders that were not used for long, as in a list of folds."""
+
+    def __init__(self) -> None:
+        self._pools: list[weakref.ref[Pool]] = []  # in order of their last use
+
+    def use(self, pool: Pool) -> None:
+        """Note that a pass uses these workers; of those that none uses, end all but the last."""
+        known = [one for ref in self._pools if (one := ref()) is not None and one is not pool]
+        idle = [one for one in known if one.free and one.processes.lives]
+        for one in idle[:-_MOST_IDLE]:
+            one.processes.close()
+        self._pools = [weakref.ref(one) for one in (*known, pool) if one.processes.lives]
 
 
 class Pools:
@@ -21,10 +38,12 @@ class Pools:
 
     Args:
         note: called with one sentence on why workers do not stay.
+        idle: those of all loaders.
     """
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(self, note: Callable[[str], None], idle: IdlePools) -> None:
         self._note = note
+        self._idle = idle
         self._kept: dict[tuple[int, int], Pool] = {}
 
     def lend(
@@ -60,6 +79,7 @@ class Pools:
             # The streams of the script's own persistent workers continue in the kept ones.
             if kept.processes.lives and (own_stay or same):
                 kept.hold(holder, realigned=own_stay)
+                self._note_use(kept, own_stay=own_stay)
                 return kept
             if seen is not None and not seen.is_whole:
                 self._note("workers do not stay: to see what they are made with takes too long")
@@ -79,9 +99,14 @@ class Pools:
             setups=setups,
         )
         pool.hold(holder, realigned=own_stay)
+        self._note_use(pool, own_stay=own_stay)
         if key not in self._kept:  # of two simultaneous passes, the second one's end with it
             self._kept[key] = pool
         return pool
+
+    def _note_use(self, pool: Pool, *, own_stay: bool) -> None:
+        if not own_stay:  # those that the script keeps are its own affair
+            self._idle.use(pool)
 
     def drop(self) -> None:
         """End all kept workers that no pass holds; the others go with their pass."""
