@@ -316,6 +316,20 @@ def test_a_run_takes_the_assumptions_of_its_plan_and_of_its_own_command(session)
     assert session.calls[-1][-1] == {"dataset-unchanged"}
 
 
+def test_a_device_is_the_setting_of_the_lever_that_has_this_option(session, monkeypatch):
+    lever = SimpleNamespace(name="place", kind=str, validate=lambda _: "", option="device")
+    plant(monkeypatch, {"place": lever})
+    hasten_with("run", "--device", "cpu", "train.py")
+    assert session.calls[-1][2] == Plan().with_lever("place", "cpu")
+    for verb in ("profile", "tune"):
+        hasten_with(verb, "--device", "cpu", "train.py")
+        assert options(session).applied == Plan().with_lever("place", "cpu")
+        hasten_with(verb, "--force", "train.py") if verb == "tune" else hasten_with(
+            verb, "train.py"
+        )
+        assert options(session).applied == Plan()
+
+
 def test_several_levers_may_stand_between_commas(session):
     chosen = ("--only", "compile, intra_op_threads", "--skip", "compile,", "--skip", "x")
     refused = hasten_with("tune", *chosen, "train.py")

@@ -263,6 +263,7 @@ class Lever(Generic[S]):
         env: edits the child's environment, before there is a child.
         apply: acts inside the child; returns the function that undoes it.
         snippet: what a user would write by hand for a setting.
+        option: the option of the command line that sets it, beside `--set`; empty for none.
         edit: the edit of the report that writes it into a script; empty for none.
         run_only: why no edit can replace it; empty where the snippet can.
         edited_calls: functions of torch whose calls the snippet replaces.
@@ -295,6 +296,7 @@ class Lever(Generic[S]):
     cycle_count: Callable[[S], int] = lambda setting: 1
     env: Callable[[Mapping[str, str], S], Mapping[str, str]] = lambda env, setting: env
     apply: Callable[[Training, S], Callable[[], None]] = lambda training, setting: lambda: None
+    option: str = ""
     edit: str = ""
     run_only: str = ""
     edited_calls: tuple[str, ...] = ()

@@ -191,11 +191,16 @@ def shared():
     trained(model)
 
 
-def trained(model):
+def elsewhere():
+    """A script for a device that is on no machine of these tests."""
+    trained(nn.Linear(4, 1, device="maia"), "maia")
+
+
+def trained(model, device="cpu"):
     seen = []
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(10):
-        loss = model(torch.randn(8, 4)).pow(2).mean()
+        loss = model(torch.randn(8, 4).to(device)).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

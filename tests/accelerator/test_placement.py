@@ -66,6 +66,12 @@ def test_a_device_that_is_not_there_is_said_and_the_script_runs(tmp_path) -> Non
     assert "device_placement" in said
 
 
+def test_a_script_for_another_device_trains_on_this_one(tmp_path) -> None:
+    command = ("-m", "hasten", "run", "--device", DEVICE, SCRIPT, "elsewhere")
+    _, _, device, said = ran(tmp_path / "placed", *command)
+    assert (device, said) == (DEVICE, "")
+
+
 def test_a_packed_sequence_keeps_its_sizes_on_the_cpu() -> None:
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
     moved = with_tensors(packed, lambda tensor: tensor.to(DEVICE))

@@ -33,11 +33,11 @@ def test_says_why_it_is_not(machine, device, why) -> None:
     assert why in LEVER.why_not(context)
 
 
-@pytest.mark.parametrize("name", ["cuda", "cuda:1", "xpu", "privateuseone:0"])
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1", "xpu", "privateuseone:0"])
 def test_takes_the_name_of_a_device(name) -> None:
     assert LEVER.validate(name) == ""
 
 
-@pytest.mark.parametrize("name", ["cpu", "cpu:0", "meta", "cuda:", "Cuda", "cuda:x", ""])
+@pytest.mark.parametrize("name", ["cpu:0", "meta", "cuda:", "Cuda", "cuda:x", ""])
 def test_refuses_what_names_none(name) -> None:
     assert "cuda:1" in LEVER.validate(name)

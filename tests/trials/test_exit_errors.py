@@ -76,6 +76,24 @@ def test_a_script_that_needs_a_terminal_is_told_where_there_is_none(tail) -> Non
     assert error.output == tail
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'",
+        "RuntimeError: Cannot access accelerator device when none is available.",
+        "RuntimeError: Attempting to deserialize object on a CUDA device but "
+        "torch.cuda.is_available() is False.",
+        "RuntimeError: Found no NVIDIA driver on your system.",
+        "RuntimeError: No CUDA GPUs are available",
+    ],
+)
+def test_a_script_that_asks_for_a_gpu_is_told_how_to_train_without(said) -> None:
+    error = told(Exit(1, None), f"Traceback\n{said}")
+    assert "asks for a GPU" in error.problem
+    assert "--device cpu" in error.remedy
+
+
 STOPPED = "Traceback (most recent call last):\nhasten.errors.LeverStopped: Conv1d has hooks\n"
 
 

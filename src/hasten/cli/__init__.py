@@ -23,6 +23,7 @@ from hasten.cli.arguments import (
     Assume,
     Budget,
     Command,
+    DeviceOption,
     EventsPath,
     Force,
     Html,
@@ -130,6 +131,7 @@ def profile(
     html: Html = None,
     steps: Steps = None,
     lever: LeverOption = None,
+    device: DeviceOption = "auto",
     assume: Assume = None,
     python: Interpreter = sys.executable,
     patience: Patience = "60s",
@@ -145,8 +147,9 @@ def profile(
 
     check_outputs(json, html)
     options = _options(
-        lever=lever, assume=assume, patience=patience, steps=steps, unprotected=unprotected
-    )
+        lever=on_device(lever, device), assume=assume, patience=patience, steps=steps,
+        unprotected=unprotected,
+    )  # fmt: skip
     workload = read_workload(script, python=python)
     with telling(events, "profile", workload) as told:
         with view(quiet=quiet, progress=progress) as screen:
@@ -167,6 +170,7 @@ def tune(
     plan: PlanOutput = None,
     force: Overwrite = False,
     lever: LeverOption = None,
+    device: DeviceOption = "auto",
     assume: Assume = None,
     python: Interpreter = sys.executable,
     only: Only = None,
@@ -190,7 +194,7 @@ def tune(
     if not force:
         plan_file.guard_plan(path)
     options = _options(
-        budget=budget, numerics=numerics, training=training, lever=lever,
+        budget=budget, numerics=numerics, training=training, lever=on_device(lever, device),
         assume=assume, only=only, skip=skip, patience=patience,
         unprotected=unprotected,
     )  # fmt: skip
@@ -217,6 +221,7 @@ def run(
     plan: PlanPath = None,
     force: Force = False,
     lever: LeverOption = None,
+    device: DeviceOption = "auto",
     assume: Assume = None,
     python: Interpreter = sys.executable,
     quiet: Quiet = False,
@@ -229,6 +234,7 @@ def run(
     from hasten.report import plan_file
 
     workload = read_workload(script, once=True, python=python)
+    lever = on_device(lever, device)
     options = _options(lever=lever, assume=assume)
     if plan is not None or not lever or os.path.exists(PLAN):
         saved, envelope = _chosen_plan(workload, plan or PLAN, force=force, quiet=quiet)
@@ -316,6 +322,16 @@ def _options(
         sandbox=not unprotected,
         step_count=steps,
     )
+
+
+def on_device(lever: list[str] | None, device: str) -> list[str] | None:
+    """Return the levers set by hand, with the one that `--device` sets."""
+    from hasten.lever import discover
+
+    if device == "auto":
+        return lever
+    name = next(one.name for one in discover().values() if one.option == "device")
+    return [*(lever or ()), f"{name}={device}"]
 
 
 def _seconds(option: str, text: str) -> float:

@@ -154,6 +154,14 @@ LeverOption = Annotated[
         help="Set a lever by hand; false leaves it out. Repeatable.",
     ),
 ]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Train on this device: cpu for a script that asks for a GPU which is not here, cuda "
+        "or another accelerator for one written for the CPU.",
+    ),
+]
 Only = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Try no levers but those named: a,b or repeated."),

@@ -1,15 +1,16 @@
-"""device_placement: train the models of a script that was written for the CPU on an accelerator.
+"""device_placement: train the models of a script on another device than it asks for.
 
 Helps: models with large products or convolutions, on a machine with an accelerator that the script
-    does not ask for.
+    does not ask for. Set by hand (`--device cpu`), it lets a script that asks for a GPU without
+    looking whether there is one train where there is none.
 Hurts: small models, which wait for the launch of each kernel, and losses outside the model over
     large outputs, which come back to the CPU in every call.
     Code that calls `forward` by name, hooks that read activations as arrays, and threads that
     read weights may fail.
 Maths: distribution. Kernels of another device sum in another order, and random draws inside a
     model (dropout) come from its own generator. Convolutions keep float32, no TF32. A model is
-    moved when it is first called; inputs of each call go to the accelerator and outputs come
-    back. Losses, data and checkpoints stay on the CPU.
+    moved when it is first called, unless the script has moved it; inputs of each call go to the
+    accelerator and outputs come back. Losses, data and checkpoints stay on the CPU.
 Source: https://docs.pytorch.org/docs/stable/accelerator.html
 """
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPUTE, Lever, undo_all
 from hasten.records import Effect, Phase, Scope
+from hasten.root_calls.missing_devices import replace_missing
 from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:
@@ -63,7 +65,9 @@ def why_not(context: ScriptContext) -> str:
 def validate(setting: str) -> str:
     """Say what names a device."""
     is_device = _NAME.fullmatch(setting) and setting.partition(":")[0] not in ("cpu", "meta")
-    return "" if is_device else "a device of torch's such as cuda or cuda:1"
+    return (
+        "" if is_device or setting == "cpu" else "a device of torch's such as cpu, cuda or cuda:1"
+    )
 
 
 class Placement:
@@ -90,7 +94,9 @@ class Placement:
 
         A call that fails there is repeated on the CPU, where everything then continues.
         """
-        if next(_state(module), None) is None or not self._is_there():
+        first = next(_state(module), None)
+        is_elsewhere = first is not None and module not in self._placed and not first.is_cpu
+        if first is None or is_elsewhere or not self._is_there():
             return call(args, kwargs)
         try:
             return self._call(module, call, args, kwargs)
@@ -300,6 +306,14 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
+    """Answer for devices that are not here; move models to an accelerator."""
+    undos = [replace_missing(setting)]
+    if setting != "cpu":
+        undos += _place(training, setting)
+    return undo_all(undos)
+
+
+def _place(training: Training, setting: str) -> list[Callable[[], None]]:
     """Hook into root calls, optimizers and the writing of checkpoints."""
     import torch
 
@@ -319,16 +333,14 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
     def restore() -> None:
         torch.backends.cudnn.allow_tf32 = own_tf32
 
-    return undo_all(
-        [
-            training.on_call(placement.call, innermost=-1),  # around what others do to a call
-            training.on_optimizer(placement.follow),
-            training.on_phase(enter),
-            training.on_function("torch.serialization", "location_tag", placement.saved),
-            placement.leave,
-            restore,
-        ]
-    )
+    return [
+        training.on_call(placement.call, innermost=-1),  # around what others do to a call
+        training.on_optimizer(placement.follow),
+        training.on_phase(enter),
+        training.on_function("torch.serialization", "location_tag", placement.saved),
+        placement.leave,
+        restore,
+    ]
 
 
 LEVER = Lever(
@@ -352,6 +364,7 @@ LEVER = Lever(
     redundant_with=lambda _, traits: "helpers compute on the CPU" if traits.helper_count else "",
     settle_count=4,
     cures=frozenset({"accelerator-unused"}),
+    option="device",
     apply=apply,
     run_only="every place where the script meets a weight or an output has to be found",
 )

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 _NO_ROOM = "No space left on device"
 # torch's own name for what its workers keep in /dev/shm, which TMPDIR does not move.
 _SHARED_MEMORY = "</torch_"
+# What torch says to a script that asks for a device which is not here.
+_NO_DEVICE = (
+    "not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available",
+    "has no attribute '_cuda_", "without CUDA support", "torch.cuda.is_available() is False",
+    "accelerator device when none is available",
+)  # fmt: skip
 _DEVICE_MEMORY = "OutOfMemoryError: "  # torch's; Python's own is a MemoryError
 _RUN_IT = "Make it run under plain python first."
 # What the C library and the program of that name say to who asks a file or a pipe.
@@ -165,6 +171,9 @@ def _failed(ended: Exit, when: str, tail: str) -> tuple[str, str]:
     if any(words in tail for words in _NO_TERMINAL):
         problem = f"The script asks for a terminal (exit code {ended.code}) {when}."
         return problem, _WITHOUT_TERMINAL
+    if any(words in tail for words in _NO_DEVICE):
+        problem = f"The script asks for a GPU that torch does not have here {when}."
+        return problem, "Let it train on the CPU with --device cpu before the script's name."
     return f"The script failed (exit code {ended.code}) {when}.", _RUN_IT
 
 

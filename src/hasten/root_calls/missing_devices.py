@@ -1,0 +1,146 @@
+"""Let a script that asks for a device which is not here train on another one."""
+
+from __future__ import annotations
+
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like",
+         "zeros_like")  # fmt: skip
+_NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
+_EVERYWHERE = ("cpu", "meta")
+# What has nothing to do without the device, and what it answers then.
+_OF_CUDA = {
+    "current_device": 0, "get_device_name": "cpu", "ipc_collect": None, "max_memory_reserved": 0,
+    "reset_max_memory_allocated": None, "reset_peak_memory_stats": None, "set_device": None,
+    "synchronize": None,
+}  # fmt: skip
+
+
+@cache
+def present() -> str:
+    """Return the type of torch's accelerator; empty where this machine has none."""
+    import torch
+
+    accelerator: Any = getattr(torch, "accelerator", None)  # since torch 2.6
+    if accelerator is None:
+        return "cuda" if torch.cuda.is_available() else ""
+    return str(accelerator.current_accelerator().type) if accelerator.is_available() else ""
+
+
+def substitute(device: Any, target: str) -> Any:
+    """Return what stands for a device in a call: `target`, or the device itself if it is here.
+
+    Args:
+        device: a name, an index of the accelerator, a `torch.device`, or anything else.
+        target: the name of the device to use instead.
+    """
+    import torch
+
+    if type(device) is int:
+        return device if present() else target
+    if isinstance(device, str):
+        name = device.partition(":")[0]
+    elif isinstance(device, torch.device):
+        name = device.type
+    else:
+        return device
+    return device if name in (*_EVERYWHERE, present()) else target
+
+
+def replace_missing(target: str) -> Callable[[], None]:
+    """Answer calls that name a device which is not here as if they named `target`.
+
+    These are `Tensor.to`, `Tensor.cuda`, all functions that make tensors, `torch.load`, the
+    default device, and what `torch.cuda` would do to the device itself. `is_available` still
+    tells the truth, so a script that asks first takes its own way.
+
+    Args:
+        target: the name of a device.
+
+    Returns:
+        A function that puts everything back.
+    """
+    answers = list(_answers(target))
+    own = [(owner, name, vars(owner).get(name)) for owner, name, _ in answers]
+    for owner, name, answer in answers:
+        setattr(owner, name, wraps(getattr(owner, name))(answer))
+
+    def undo() -> None:
+        for owner, name, original in own:
+            if original is None:  # inherited
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+    return undo
+
+
+def _answers(target: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """Yield what is replaced: its owner, its name, and what answers."""
+    import torch
+    from torch.utils._device import _device_constructors
+
+    makers = {function.__name__ for function in _device_constructors()}
+    for name in (*sorted(makers), *_LIKE):
+        if hasattr(torch, name):
+            yield torch, name, _with_device(getattr(torch, name), target)
+    for name in _NEW:
+        yield torch.Tensor, name, _with_device(getattr(torch.Tensor, name), target)
+    yield torch.Tensor, "to", _with_device(torch.Tensor.to, target, place=1)
+    yield torch.Tensor, "cuda", _cuda(target)
+    yield torch.Tensor, "pin_memory", _pin(torch.Tensor.pin_memory)
+    yield torch, "set_default_device", _with_device(torch.set_default_device, target, place=0)
+    yield torch, "load", _load(torch.load, target)
+    for name, answer in _OF_CUDA.items():
+        yield torch.cuda, name, _unless_cuda(getattr(torch.cuda, name), answer)
+
+
+def _with_device(
+    original: Callable[..., Any], target: str, place: int | None = None
+) -> Callable[..., Any]:
+    """Return a function whose `device`, by name or at a place, is here."""
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is not None:
+            kwargs["device"] = substitute(kwargs["device"], target)
+        if place is not None and len(args) > place:
+            args = (*args[:place], substitute(args[place], target), *args[place + 1 :])
+        return original(*args, **kwargs)
+
+    return answer
+
+
+def _cuda(target: str) -> Callable[..., Any]:
+    import torch
+
+    original, move = torch.Tensor.cuda, torch.Tensor.to
+
+    def answer(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if present() == "cuda":
+            return original(tensor, *args, **kwargs)
+        return move(tensor, target)
+
+    return answer
+
+
+def _pin(original: Callable[..., Any]) -> Callable[..., Any]:
+    def answer(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(tensor, *args, **kwargs) if present() else tensor
+
+    return answer
+
+
+def _load(original: Callable[..., Any], target: str) -> Callable[..., Any]:
+    def answer(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        place = target if map_location is None and not present() else map_location
+        return original(f, substitute(place, target), *args, **kwargs)
+
+    return answer
+
+
+def _unless_cuda(original: Callable[..., Any], answer: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: original(*args, **kwargs) if present() == "cuda" else answer

@@ -1,0 +1,86 @@
+"""A script that asks for a GPU trains on the CPU to the same bits as one that asks for the CPU."""
+
+import subprocess
+import sys
+
+import pytest
+from tests.conftest import ENVIRONMENT
+
+from hasten.root_calls.missing_devices import replace_missing
+
+torch = pytest.importorskip("torch")
+if torch.accelerator.is_available():
+    pytest.skip(
+        "this machine has an accelerator, and the scripts here need none", allow_module_level=True
+    )
+
+SCRIPT = """
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+GPU = sys.argv[1] == "gpu"
+device = torch.device("cuda:0" if GPU else "cpu")
+if GPU:
+    torch.cuda.set_device(0)
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.get_device_name() and torch.cuda.current_device() == 0
+    assert not torch.cuda.is_available()
+
+
+def there(tensor, **words):
+    return tensor.cuda(**words) if GPU else tensor
+
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4, device=device))
+net = net.cuda() if GPU else net
+optimizer = torch.optim.Adam(net.parameters(), 0.05)
+data = TensorDataset(torch.randn(64, 8), torch.randint(0, 4, (64,)))
+scale = torch.ones(1, device=device) + torch.zeros_like(there(torch.ones(1)), device=device)
+for _ in range(3):
+    for x, y in DataLoader(data, 16, shuffle=True):
+        x = there(x.pin_memory() if GPU else x, non_blocking=True).to(device=device)
+        noise = torch.randn(x.shape, device=device) * 0.01 + x.new_zeros(8, device=device)
+        loss = nn.functional.cross_entropy(net(x + noise), there(y)) * scale
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if GPU:
+        torch.cuda.synchronize()
+    print(loss.item(), x.to(0).device if GPU else "cpu")
+torch.save(net.state_dict(), "net.pt")
+net.load_state_dict(torch.load("net.pt", map_location=device if GPU else None))
+net.load_state_dict(torch.load("net.pt", "cuda" if GPU else "cpu"))
+if GPU:
+    torch.set_default_device("cuda")
+print(torch.zeros(1).device, next(net.parameters()).device)
+"""
+
+
+def ran(folder, *words):
+    """Run the script in a folder; return what it printed."""
+    (folder / "train.py").write_text(SCRIPT)
+    env = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_script_for_a_gpu_trains_on_the_cpu_to_the_same_bits(tmp_path) -> None:
+    code, own, _ = ran(tmp_path, "train.py", "cpu")
+    assert code == 0
+    assert ran(tmp_path, "train.py", "gpu")[0] == 1
+    command = ("-m", "hasten", "run", "-q", "--device", "cpu", "train.py", "gpu")
+    assert ran(tmp_path, *command) == (0, own, "")
+
+
+def test_all_is_put_back() -> None:
+    owners = (torch, torch.Tensor, torch.cuda)
+    before = [dict(vars(owner)) for owner in owners]
+    undo = replace_missing("cpu")
+    assert torch.zeros(1).cuda().is_cpu
+    undo()
+    assert [dict(vars(owner)) for owner in owners] == before
