@@ -29,6 +29,7 @@ def _load(path):
 
 
 suite = _load(Path(__file__).with_name("suite.py"))
+LOOK_S = 1.0
 SESSION = uuid.uuid4().hex
 # How long an example takes is a matter of who else is on the machine.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -49,6 +50,9 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items) -> None:
     """Begin with the file that takes longest, so that no process is left alone with it."""
     items.sort(key=lambda item: item.path.name != "test_corpus.py")
+    for item in items:  # findings are judged by times: nothing may run beside a look
+        if "diagnosed" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.measures)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -110,3 +114,44 @@ def gathered(warm_python):
         return json.loads(done.stdout.splitlines()[-1])
 
     return run
+
+
+def look(folder, source, *args, seconds=LOOK_S, step_count=12, probe=lambda: None):
+    """Return what is found in a script, by name, and the whole diagnosis under `""`."""
+    from hasten import machine, session
+    from hasten.records import Entry, Plan, Workload
+    from hasten.session import setup
+    from hasten.session.examine import examine
+    from hasten.session.observe import observe
+
+    (folder / "train.py").write_text(source)
+    workload = Workload(
+        entry=Entry.SCRIPT, argv=("train.py", *args), cwd=str(folder), python=sys.executable
+    )
+    facts = machine.read(probe=probe)
+    with setup.open_runner(workload, session.Options(), facts) as bench:
+        seen = observe(bench, Plan(), step_count=step_count)
+        granted = frozenset({"dataset-unchanged"})
+        diagnosis = examine(bench, Plan(), seen, facts, seconds=seconds, assumed=granted)
+    return {"": diagnosis, **{finding.name: finding for finding in diagnosis.findings}}
+
+
+@pytest.fixture(scope="module")
+def looks():
+    """What was seen of the scripts of a module."""
+    return {}
+
+
+@pytest.fixture
+def diagnosed(looks, tmp_path_factory, request):
+    """Look at a script, once a module; a test that failed and runs again looks anew."""
+    if getattr(request.node, "execution_count", 1) > 1:
+        looks.clear()
+
+    def diagnose(source, *args, **details):
+        key = (source, args, tuple(details.items()))
+        if key not in looks:
+            looks[key] = look(tmp_path_factory.mktemp("sick"), source, *args, **details)
+        return looks[key]
+
+    return diagnose

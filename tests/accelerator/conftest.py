@@ -12,7 +12,8 @@ collect_ignore_glob = ["laggard/*", "*_training.py", "placed.py"]
 if DEVICE is None:
     collect_ignore_glob.append("test_*.py")
 elif DEVICE.type != "laggard":
-    collect_ignore_glob += ["test_copies.py", "test_laggard.py", "test_timeline.py"]
+    late = ("copies", "findings", "laggard", "timeline")
+    collect_ignore_glob += [f"test_{name}.py" for name in late]
 
 
 @pytest.fixture(autouse=True)

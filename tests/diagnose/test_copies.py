@@ -1,4 +1,4 @@
-"""Made cases and made devices: there is no accelerator where these tests run."""
+"""Made cases and made devices; real ones are in tests/accelerator."""
 
 from types import SimpleNamespace
 
@@ -7,6 +7,8 @@ import pytest
 from hasten.diagnose import Case, discover
 from hasten.instrument import processes
 from hasten.instrument.examine.copies import Copies
+from hasten.instrument.ledger import INDEX
+from hasten.instrument.watch import Watch
 from hasten.records import Phase, Step
 from hasten.testing import sample_profile
 
@@ -121,6 +123,28 @@ def test_copies_are_sorted_by_their_memory_and_by_who_waits(look) -> None:
 def test_a_copy_is_not_charged_with_the_kernels_before_it(look) -> None:
     seen = look(Made("cpu"), [0.5, 0.01, 0.5])["pageable"]
     assert seen["step_s"] == pytest.approx([0.01] * 3)
+
+
+@pytest.mark.parametrize(("phase", "is_by_hand"), [(Phase.OTHER, True), (Phase.DATA, False)])
+def test_what_a_loader_pins_in_the_thread_of_the_loop_is_not_pinned_by_hand(
+    monkeypatch, phase, is_by_hand
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    clock = iter([0.0, 0.01, 1.0, 1.03])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    watch = Watch(measuring=True)
+    examiner = Copies(watch)
+    examiner.begin()
+    watch.ledger.enter(INDEX[phase])
+    for _ in range(2):
+        torch.ones(1 << 16).pin_memory()
+        examiner.ended()
+    seen = examiner.end()["pinning"]
+    assert (seen and seen["step_s"]) == (
+        [pytest.approx(0.01), pytest.approx(0.03)] if is_by_hand else None
+    )
 
 
 def test_nothing_is_touched_where_there_is_no_accelerator(monkeypatch) -> None:

@@ -31,6 +31,12 @@ def test_a_model_on_the_cpu_beside_an_accelerator_is_found_by_what_the_cpu_compu
     assert found.remedy.endswith('.to("cuda").')
 
 
+def test_several_accelerators_of_one_kind_are_named_once() -> None:
+    torch = replace(SERVER.torch, accelerators=("Accelerator 80 GB",) * 2)
+    found = told(machine=replace(SERVER, torch=torch))
+    assert "2 of Accelerator 80 GB have nothing to do" in found.message
+
+
 def test_there_is_nothing_to_tell_without_one_or_where_it_is_used() -> None:
     assert told(machine=LAPTOP) is None
     assert told(machine=replace(LAPTOP, torch=None)) is None

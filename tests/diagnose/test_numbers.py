@@ -9,6 +9,7 @@ from hasten import machine
 from hasten.diagnose import Case, discover
 from hasten.diagnose.families.growth import sen_slope
 from hasten.records import (
+    LoaderTraits,
     ModelTraits,
     OptimizerTraits,
     Phase,
@@ -49,7 +50,7 @@ def find(case, name, *, traits=None, steps=None, **found):
 NAMES = [
     "denormals", "page-faults", "slow-layout", "low-precision-without-hardware", "tf32-off",
     "per-parameter-loops", "step-reporting", "debug-mode", "float64", "tiny-batch",
-    "graph-kept-alive", "growing-steps", "padding-waste",
+    "graph-kept-alive", "growing-steps", "padding-waste", "synchronize-in-loop",
 ]  # fmt: skip
 
 
@@ -254,6 +255,51 @@ def test_reports_are_counted_also_where_they_are_seldom(case, count, words) -> N
     found = find(case, "step-reporting", **known)
     assert found.share.mid_ratio == pytest.approx(0.2)
     assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("told", "caught_up_and_idle", "workers", "mid_ratio"),
+    [
+        ((0.02, 0.0), (None, None), 0, 0.2),  # a CPU
+        ((0.02, 0.0), (0.0, None), 0, None),  # what the host does costs nothing: it is ahead
+        ((0.0, 0.06), (0.0, (0.01, 0.02)), 0, 0.3),  # a wait costs what the device is then idle,
+        ((0.0, 0.02), (0.0, (0.01, 0.02)), 0, 0.2),  # but no more than it takes;
+        ((0.0, 0.06), (0.0, (0.01, 0.02)), 1, 0.1),  # workers are waited for anyway
+        ((0.0, 0.06), (0.0, (0.0, 0.0)), 0, None),
+        ((0.02, 0.06), (0.0, (0.01, 0.0)), 0, 0.1),
+        ((0.02, 0.0), (1.0, (0.0, 0.0)), 0, 0.2),  # the device waits for the host anyway
+    ],
+)
+def test_what_the_host_does_beside_a_device_costs_no_more_than_the_device_is_idle(
+    case, told, caught_up_and_idle, workers, mid_ratio
+) -> None:
+    caught_up, idle = caught_up_and_idle
+    worked_s, waited_s = ([one] * 30 for one in told)
+    known = {
+        "bookkeeping.reporting_s": worked_s, "bookkeeping.waiting_s": waited_s,
+        "waits.empty_cache_s": worked_s, "waits.synchronize_s": waited_s,
+        "copies.pinning": {"step_s": worked_s, "step_bytes": 1, "lines": ()},
+    }  # fmt: skip
+    if idle:  # in the first steps the examiners are in the way
+        own, data = ([9.0] * 15 + [one] * 15 for one in idle)
+        known["device.idle_s"] = {"other": own, "data": data}
+    seen = replace(case.profile, caught_up_ratio=caught_up)
+    traits = Traits(loader=LoaderTraits(worker_count=workers, is_map_style=True))
+    names = ["step-reporting", "synchronize-in-loop"]
+    for name in names if told[1] else [*names, "pinned-memory-useless"]:
+        found = find(replace(case, profile=seen), name, traits=traits, **known)
+        assert (found and found.share.mid_ratio) == (mid_ratio and pytest.approx(mid_ratio))
+
+
+def test_what_costs_most_of_the_waits_is_named_first_with_its_remedy(case) -> None:
+    known = {"waits.calls_count": 1.5, "waits.places": [("train.py", 9)]}
+    seconds = {"waits.synchronize_s": [0.01] * 30, "waits.empty_cache_s": [0.02] * 30}
+    found = find(case, "synchronize-in-loop", **known, **seconds)
+    assert "empty_cache and synchronize (1.5 calls a step)" in found.message
+    assert found.remedy.startswith("Leave out empty_cache()")
+    assert found.places[0].line == 9
+    alone = seconds | {"waits.empty_cache_s": [0.0] * 30}
+    assert "calls synchronize (" in find(case, "synchronize-in-loop", **known, **alone).message
 
 
 def test_debug_modes_without_a_measured_cost_are_not_told_where_it_was_measured(case) -> None:

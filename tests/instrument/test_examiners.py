@@ -9,18 +9,21 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hasten.instrument import processes
+from hasten.instrument import accelerators, processes
 from hasten.instrument.examine.bookkeeping import Bookkeeping
 from hasten.instrument.examine.faults import fault_s
 from hasten.instrument.examine.loops import Loops
 from hasten.instrument.examine.shapes import count_padding, padding
+from hasten.instrument.examine.waits import Waits
 from hasten.instrument.kept_graph import node_count
 from hasten.instrument.layout_probe import ConvolutionShape, speed_ratio
+from hasten.instrument.ledger import INDEX, Ledger
 from hasten.instrument.operation_profile import OperationProfile, is_light
 from hasten.instrument.operation_timing import OperationMode
 from hasten.instrument.rerun import Rerun
-from hasten.instrument.source_lines import line_of
+from hasten.instrument.source_lines import OWN, line_of
 from hasten.instrument.watch import Watch
+from hasten.records import Phase
 
 
 def test_padding_is_the_run_of_one_value_at_the_end() -> None:
@@ -178,19 +181,68 @@ def test_what_children_ran_is_counted_while_they_live_and_after() -> None:
     assert ended_s < 0.8
 
 
-def test_what_reports_is_put_back(capsys) -> None:
+def note_marks(monkeypatch):
+    """Return the list of ledgers in which a stretch of the same phase begins."""
+    marked = []
+
+    def again(ledger):
+        marked.append(ledger)
+
+    monkeypatch.setattr(Ledger, "again", again)
+    return marked
+
+
+def test_what_reports_is_put_back(capsys, monkeypatch) -> None:
     watch = Watch(measuring=True)
     told = builtins.print, torch.Tensor.item, "item" in vars(torch.Tensor)
     examiner = Bookkeeping(watch)
     examiner.begin()
     print("loss", torch.ones(()).item())
     examiner.ended()
+    marked = note_marks(monkeypatch)
+    repr(torch.ones((), device="meta"))
+    examiner.ended()
     found = examiner.end()
     assert (builtins.print, torch.Tensor.item, "item" in vars(torch.Tensor)) == told
     assert capsys.readouterr().out == "loss 1.0\n"
-    assert found["reports_count"] == 2
-    assert sum(found["reporting_s"]) > 0
+    assert found["reports_count"] == 3 / 2
+    assert [spent_s > 0 for spent_s in found["reporting_s"]] == [True, False]
+    assert [spent_s > 0 for spent_s in found["waiting_s"]] == [False, True]
+    assert marked == [watch.ledger]
     assert found["places"][0][0] == __file__
+
+
+def test_waits_for_a_device_are_timed_outside_of_evaluations_and_our_own(monkeypatch) -> None:
+    monkeypatch.setattr(accelerators, "in_use", lambda: True)
+    watch, before, marked = Watch(measuring=True), torch.cuda.empty_cache, note_marks(monkeypatch)
+    watch.ledger.loop_begins()
+    examiner = Waits(watch)
+    examiner.begin()
+    torch.cuda.empty_cache()
+    examiner.ended()
+    watch.tracker.evaluating = True
+    torch.cuda.empty_cache()
+    watch.tracker.evaluating = False
+    watch.ledger.enter(INDEX[Phase.CHECKPOINT])
+    torch.cuda.empty_cache()
+    watch.ledger.leave()
+    exec(compile("torch.cuda.empty_cache()", f"{OWN}ours.py", "exec"), {"torch": torch})
+    examiner.ended()
+    found = examiner.end()
+    assert torch.cuda.empty_cache is before
+    assert [spent_s > 0 for spent_s in found["empty_cache_s"]] == [True, False]
+    assert found["synchronize_s"] == [0.0, 0.0]
+    assert found["calls_count"] == 1 / 2
+    assert marked == [watch.ledger]
+    assert [path for path, _ in found["places"]] == [__file__]
+
+
+def test_no_wait_is_timed_where_no_device_is_used() -> None:
+    examiner, before = Waits(Watch(measuring=True)), torch.cuda.empty_cache
+    examiner.begin()
+    assert torch.cuda.empty_cache is before
+    examiner.ended()
+    assert examiner.end() == {}
 
 
 def test_a_stream_that_cannot_be_changed_stays(monkeypatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.instrument.ledger import INDEX, PHASES, Ledger
+from hasten.instrument.ledger import INDEX, PHASES, Followed, Ledger
 from hasten.records import Phase
 
 
@@ -31,8 +31,8 @@ def ledger(clock):
 MOVES = st.one_of(
     st.tuples(st.just("enter"), st.sampled_from(range(len(PHASES)))),
     st.tuples(
-        st.sampled_from(["leave", "commit", "commit_as_evaluation", "commit_as_loss", "cut",
-                         "loop_begins"]),
+        st.sampled_from(["leave", "again", "commit", "commit_as_evaluation", "commit_as_loss",
+                         "cut", "loop_begins"]),
         st.none(),
     ),
 )  # fmt: skip
@@ -104,8 +104,8 @@ def test_a_device_that_is_never_late_gives_the_steps_of_the_host(moves, before_c
     own.clear()
     ledger.follow(PromptDevice(clock))
     make(moves[before_count:])
-    assert ledger.followed() == (own, 1.0 if own else None)
-    assert ledger.followed() == ([], None), "it follows no more"
+    assert ledger.followed()[:2] == (own, 1.0 if own else None)
+    assert ledger.followed() == Followed(), "it follows no more"
 
 
 def test_time_does_not_run_backwards_where_marks_of_two_streams_are_passed_in_another_order(
@@ -201,7 +201,7 @@ def test_a_device_is_followed_from_within_a_phase_and_learns_what_was_the_loss(
     own = passes(ledger.cut)
     assert own[INDEX[Phase.TRANSFER]] == own[INDEX[Phase.DATA]] == 100
     assert own[INDEX[Phase.LOSS]] == 200
-    assert ledger.followed() == ([own], 1.0)
+    assert ledger.followed()[:2] == ([own], 1.0)
 
 
 def test_nobody_waits_while_a_graph_is_captured(clock, ledger) -> None:
@@ -209,4 +209,75 @@ def test_nobody_waits_while_a_graph_is_captured(clock, ledger) -> None:
     ledger.follow(PromptDevice(clock, captures=True))
     clock.now_ns += 7
     assert sum(ledger.cut()) == 7
-    assert ledger.followed()[0] == [], "the times of the host have to do"
+    assert not ledger.followed().steps, "the times of the host have to do"
+
+
+class LateDevice(PromptDevice):
+    """The timeline of a device that works for as long as `give` says, one piece after another."""
+
+    def __init__(self, clock) -> None:
+        self.clock, self.free_ns = clock, 0
+        self.mark = lambda: Mark(max(self.clock.now_ns, self.free_ns))
+        self.is_capturing = lambda: False
+
+    def give(self, work_ns) -> None:
+        self.free_ns = max(self.clock.now_ns, self.free_ns) + work_ns
+
+    def wait(self) -> None:
+        self.clock.now_ns = max(self.clock.now_ns, self.free_ns)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_work_that_is_given_and_waited_for_in_the_loop_is_no_idle_time_where_it_is_marked(
+    clock, ledger, marked
+) -> None:
+    device = LateDevice(clock)
+    ledger.loop_begins()
+    ledger.enter(INDEX[Phase.FORWARD])
+    ledger.follow(device)
+    ledger.leave()
+    device.give(10_000_000)  # a metric
+    if marked:
+        ledger.again()
+    device.wait()
+    clock.now_ns += 3_000_000
+    ledger.cut()
+    assert ledger.followed().idles_ns[Phase.OTHER] == [pytest.approx(3e6 if marked else 13e6)]
+
+
+@pytest.mark.parametrize(
+    ("waits", "phase", "idle_ms"),
+    [
+        (True, Phase.OTHER, [0, 3, 3]),
+        (True, Phase.DATA, [0, 3, 3]),
+        (False, Phase.OTHER, [0, 0, 0]),
+        (None, Phase.OTHER, [0, 0, 0]),
+    ],
+)
+def test_a_device_is_idle_from_the_end_of_a_wait_to_its_next_work(
+    clock, ledger, waits, phase, idle_ms
+) -> None:
+    """Each step gives it 10 ms of work; the host works for 3 ms after a wait, before or without."""
+    device = LateDevice(clock)
+    ledger.loop_begins()
+    device.give(1_000_000)
+    ledger.follow(device)
+    for step in range(3):
+        if step and waits:
+            device.wait()
+        if step and phase is Phase.OTHER:
+            clock.now_ns += 3_000_000
+        if step and waits is None:
+            device.wait()
+        ledger.enter(INDEX[Phase.DATA])
+        if step and phase is Phase.DATA:
+            clock.now_ns += 3_000_000
+        ledger.leave()
+        ledger.enter(INDEX[Phase.FORWARD])
+        device.give(10_000_000)
+        clock.now_ns += 1_000
+        ledger.leave()
+        ledger.cut()
+    found = ledger.followed().idles_ns
+    assert [idle_ns / 1e6 for idle_ns in found.pop(phase)] == pytest.approx(idle_ms, abs=0.01)
+    assert [idle_ns / 1e6 for (each,) in [found.values()] for idle_ns in each] == [0, 0, 0]

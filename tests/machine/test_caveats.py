@@ -153,9 +153,30 @@ def test_an_accelerator_that_is_used_hidden_or_of_an_unknown_torch_is_not_told()
     assert names(NVIDIA, {"CUDA_VISIBLE_DEVICES": "0"}) == ["torch_without_accelerator"]
 
 
-def test_the_files_of_accelerators_are_read(tmp_path) -> None:
-    (tmp_path / "dev").mkdir()
-    for name in ("nvidia1", "nvidia0", "nvidiactl", "nvidia-uvm", "null"):
-        (tmp_path / "dev" / name).touch()
-    found = read(root=tmp_path, env={}).device_files
-    assert [path.removeprefix(str(tmp_path)) for path in found] == ["/dev/nvidia0", "/dev/nvidia1"]
+DRIVER = "/proc/driver/nvidia/version"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/null"), []),
+        (("/dev/nvidia1", "/dev/nvidia0", DRIVER), ["/dev/nvidia0", "/dev/nvidia1"]),
+        (("/dev/kfd",), ["/dev/kfd"]),
+        (("/dev/nvidiactl", DRIVER), [DRIVER]),
+    ],
+)
+def test_the_files_of_accelerators_are_read(tmp_path, files, told) -> None:
+    for name in files:
+        (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name[1:]).touch()
+    machine = read(root=tmp_path, env={}, probe=lambda: Torch(version="2.13.0+cpu"))
+    assert [path.removeprefix(str(tmp_path)) for path in machine.device_files] == told
+    assert ["torch_without_accelerator" for _ in told[:1]] == [one.name for one in machine.caveats]
+
+
+def test_a_driver_without_a_gpu_is_told_unless_the_container_asked_for_none() -> None:
+    machine = replace(HEALTHY, device_files=(DRIVER,))
+    (caveat,) = find(machine, {})
+    assert "--gpus all" in caveat.remedy
+    assert names(machine, {"NVIDIA_VISIBLE_DEVICES": "void"}) == []
+    assert names(NVIDIA, {"NVIDIA_VISIBLE_DEVICES": "void"}) == ["torch_without_accelerator"]

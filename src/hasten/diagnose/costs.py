@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from hasten.diagnose.case import Case
 
 _LEAST_CALM_RATIO = 0.05
+_SELDOM_RATIO, _WHOLE_COUNT = 0.5, 10
 _STUDENT_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31}
 
 
@@ -60,10 +62,61 @@ def share_of(case: Case, seconds: Sequence[float]) -> Interval | None:
     return Interval(low_ratio=middle - error, mid_ratio=middle, high_ratio=high)
 
 
+def exposed_share(
+    case: Case, working_s: Sequence[float], waiting_s: Sequence[float]
+) -> Interval | None:
+    """Return the share of a step that some calls of the loop cost.
+
+    An accelerator works on meanwhile. A wait for it costs no more than the time for which it then
+    has nothing to do, until the loop comes to its next work; nor does work of the host, unless
+    the accelerator waits for the host anyway.
+
+    Args:
+        case: the case.
+        working_s: seconds that the host worked in these calls, in each examined step.
+        waiting_s: seconds that it waited in them for an accelerator.
+    """
+    spent_s = [sum(each) for each in zip(working_s, waiting_s, strict=True)]
+    idle_s = _idle_s(case)
+    ahead = case.profile.is_host_ahead
+    if idle_s is None:
+        return None if ahead else case.share(spent_s)
+    if not ahead:
+        idle_s = [max(each) for each in zip(idle_s, working_s, strict=False)]
+    cost_s = [min(each) for each in zip(spent_s, idle_s, strict=False)]
+    # In the first steps examiners keep the host so busy that it never waits.
+    quiet = [index for index in case.quiet if len(cost_s) // 2 <= index < len(cost_s)]
+    steps = tuple(case.steps[index] for index in quiet)
+    return replace(case, steps=steps).share([cost_s[index] for index in quiet])
+
+
+def _idle_s(case: Case) -> Sequence[float] | None:
+    """Return for how long the host left an accelerator without work in each examined step.
+
+    A loop that waits for its workers would wait for them anyway.
+    """
+    idle_s = case.found.get("device.idle_s")
+    if not idle_s or case.traits.worker_count:
+        return idle_s and idle_s[Phase.OTHER]
+    return [sum(each) for each in zip(idle_s[Phase.OTHER], idle_s[Phase.DATA], strict=True)]
+
+
 def operation_s(case: Case, kind: str) -> Sequence[float]:
     """Return the seconds of one kind of operation in each step whose operations were timed."""
     seconds: dict[str, Sequence[float]] = case.found.get("operations.seconds", {})
     return seconds.get(kind) or [0.0] * len(case.found.get("operations.steps", ()))
+
+
+def calls_a_step(count: float) -> str:
+    """Say how many calls there are per step.
+
+    >>> calls_a_step(12.3), calls_a_step(2.5), calls_a_step(1), calls_a_step(0.1)
+    ('12 calls a step', '2.5 calls a step', 'one call a step', 'one call in 10 steps')
+    """
+    if 0 < count <= _SELDOM_RATIO:
+        return f"one call in {1 / count:.0f} steps"
+    told = f"{count:.0f}" if count >= _WHOLE_COUNT else f"{count:.2g}"
+    return "one call a step" if told == "1" else f"{told} calls a step"
 
 
 def places_of(lines: Iterable[Any]) -> tuple[Place, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.records import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hasten.instrument.device_timeline import DeviceTimeline
 
@@ -17,6 +19,22 @@ INDEX = {phase: index for index, phase in enumerate(PHASES)}
 _OTHER = INDEX[Phase.OTHER]
 _LOSS = INDEX[Phase.LOSS]
 _EVALUATION, _CHECKPOINT = INDEX[Phase.EVALUATION], INDEX[Phase.CHECKPOINT]
+_IDLE = (Phase.DATA, Phase.OTHER)
+
+
+class Followed(NamedTuple):
+    """What an accelerator that was followed says of the steps; empty if none was.
+
+    Attributes:
+        steps: what `Ledger.cut` would have returned each time, by the accelerator's time.
+        caught_up_ratio: the share of cuts at which it was less than one phase behind.
+        idles_ns: for each cut, how long it had nothing to do while the loop was at its data or
+            in its own code.
+    """
+
+    steps: Sequence[tuple[int, ...]] = ()
+    caught_up_ratio: float | None = None
+    idles_ns: Mapping[Phase, Sequence[int]] = MappingProxyType({})
 
 
 class Ledger:
@@ -45,17 +63,12 @@ class Ledger:
 
     def follow(self, timeline: DeviceTimeline) -> None:
         """Leave a mark on the timeline of an accelerator at each transition from now on."""
-        self._late = _LateLedger(self.current, list(self._stack), timeline)
+        self._late = _LateLedger(self.current, list(self._stack), timeline, self._clock)
 
-    def followed(self) -> tuple[list[tuple[int, ...]], float | None]:
-        """Stop following, and wait until the accelerator has passed the last mark.
-
-        Returns:
-            What `cut` would have returned each time, by the accelerator's time; and the share of
-            cuts at which it was less than one phase behind. Nothing if no accelerator was followed.
-        """
+    def followed(self) -> Followed:
+        """Stop following, and wait until the accelerator has passed the last mark."""
         late, self._late = self._late, None
-        return ([], None) if late is None else (late.read(), late.caught_up_ratio)
+        return Followed() if late is None else late.read()
 
     def enter(self, phase_index: int) -> None:
         """Begin a stretch of `phase_index`; the phase around it is suspended."""
@@ -71,6 +84,12 @@ class Ledger:
         self.current = self._stack.pop() if self._stack else _OTHER
         if self._late is not None:
             self._late.passes(Ledger.leave)
+
+    def again(self) -> None:
+        """Let a stretch of the same phase begin; work that was given before is told from later."""
+        self._charge()
+        if self._late is not None:
+            self._late.passes(Ledger.again)
 
     def commit(self) -> None:
         """Settle what was waiting, each under its own phase."""
@@ -135,6 +154,14 @@ class Ledger:
                 self._waiting[index] = 0
 
 
+class _Mark(NamedTuple):
+    """The phase up to a mark, and when the host placed it and the accelerator passed it."""
+
+    phase_index: int
+    placed_ns: int
+    passed_ns: int
+
+
 class _LateLedger:
     """What a ledger does, to be replayed when an accelerator's times are known.
 
@@ -142,25 +169,27 @@ class _LateLedger:
         current: the phase that the ledger is in.
         stack: those around it.
         timeline: of the accelerator.
+        clock: the host's.
     """
 
-    def __init__(self, current: int, stack: list[int], timeline: DeviceTimeline) -> None:
+    def __init__(
+        self,
+        current: int,
+        stack: list[int],
+        timeline: DeviceTimeline,
+        clock: Callable[[], int],
+    ) -> None:
         self._current, self._stack = current, stack
-        self._timeline = timeline
-        self._first = timeline.mark()
-        self._moves: list[tuple[Callable[..., Any], tuple[int, ...], Any]] = []
+        self._timeline, self._clock = timeline, clock
+        self._first, self._began_ns = timeline.mark(), clock()
+        self._moves: list[tuple[Callable[..., Any], tuple[int, ...], Any, int]] = []
         self._last_phase = self._first
         self._cut_count = self._caught_up_count = 0
-
-    @property
-    def caught_up_ratio(self) -> float | None:
-        """The share of cuts at which the device had reached the phase that was begun last."""
-        return self._caught_up_count / self._cut_count if self._cut_count else None
 
     def passes(self, move: Callable[..., Any], *args: int) -> None:
         """Note a move that reads the clock, and mark its place on the timeline."""
         mark = self._timeline.mark()
-        self._moves.append((move, args, mark))
+        self._moves.append((move, args, mark, self._clock()))
         if move is Ledger.enter:
             self._last_phase = mark
         elif move is Ledger.cut:
@@ -169,27 +198,61 @@ class _LateLedger:
 
     def notes(self, move: Callable[..., Any]) -> None:
         """Note a move that reads no clock."""
-        self._moves.append((move, (), None))
+        self._moves.append((move, (), None, 0))
 
-    def read(self) -> list[tuple[int, ...]]:
-        """Wait until the last mark is passed; return what each `cut` gives on the timeline.
+    def read(self) -> Followed:
+        """Wait until the last mark is passed; return what it says.
 
         Marks on different streams may be passed out of order: time never runs backwards here.
-        Nothing is returned while a graph is being captured.
+        No times are returned while a graph is being captured.
         """
+        ratio = self._caught_up_count / self._cut_count if self._cut_count else None
         if self._timeline.is_capturing():
-            return []
-        now_ns, before = 0.0, self._first
-        ledger = Ledger(lambda: round(now_ns))
+            return Followed(caught_up_ratio=ratio)
+        now_ns = 0
+        ledger = Ledger(lambda: now_ns)
         ledger.current, ledger._stack = self._current, self._stack
+        steps: list[tuple[int, ...]] = []
+        idles_ns: dict[Phase, list[int]] = {phase: [] for phase in _IDLE}
+        marks = [_Mark(self._current, self._began_ns, now_ns)]
+        for (move, args, mark, placed_ns), now_ns in zip(
+            self._moves, self._passed_ns(), strict=True
+        ):
+            if mark is not None:
+                marks.append(_Mark(ledger.current, placed_ns, now_ns))
+            step = move(ledger, *args)
+            if move is Ledger.cut:
+                steps.append(step)
+                for phase, found in idles_ns.items():
+                    found.append(_idle_ns(marks, INDEX[phase]))
+            if move in (Ledger.cut, Ledger.start):
+                marks = marks[-1:]
+        return Followed(steps, ratio, idles_ns)
+
+    def _passed_ns(self) -> Iterator[int]:
+        """Yield for each move when its mark was passed, in nanoseconds since the first mark."""
+        now_ns, before = 0.0, self._first
         self._timeline.mark().synchronize()
-        steps = []
-        for move, args, mark in self._moves:
+        for *_, mark, _ in self._moves:
             if mark is not None and mark is not before:
                 mark.synchronize()
                 if (passed_ms := before.elapsed_time(mark)) > 0.0:
                     now_ns, before = now_ns + passed_ms * 1e6, mark
-            step = move(ledger, *args)
-            if move is Ledger.cut:
-                steps.append(step)
-        return steps
+            yield round(now_ns)
+
+
+def _idle_ns(marks: list[_Mark], phase_index: int) -> int:
+    """Return how long an accelerator had nothing to do within one phase of one step.
+
+    A mark is passed at once where nothing is to be done before it, so the one that was passed
+    soonest sets the accelerator's clock by the host's. What is given to do within the phase
+    keeps it busy for at least as long as it then lags behind.
+    """
+    late_ns = min(mark.passed_ns - mark.placed_ns for mark in marks)
+    idle_ns = 0
+    for before, mark in pairwise(marks):
+        if mark.phase_index == phase_index:
+            begin_ns = max(before.placed_ns, before.passed_ns - late_ns)
+            lag_ns = mark.passed_ns - late_ns - mark.placed_ns
+            idle_ns += max(0, mark.placed_ns - begin_ns - lag_ns)
+    return idle_ns

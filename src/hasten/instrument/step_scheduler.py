@@ -100,26 +100,31 @@ class StepScheduler:
             self._late_rows = []
             self._watch.ledger.follow(timeline)
 
-    def _read_device(self) -> dict[str, float]:
+    def _read_device(self) -> tuple[dict[str, float], dict[str, list[float]]]:
         """Replace the host's times of the turns' steps by the accelerator's.
 
         Returns:
-            What else was seen, for `TurnsRun.usage`.
+            What else was seen, for `TurnsRun.usage`; and by phase the seconds of each step for
+            which the accelerator was idle.
         """
-        steps, caught_up_ratio = self._watch.ledger.followed()
+        followed = self._watch.ledger.followed()
         rows, self._late_rows = self._late_rows or [], None
-        for row, phases_ns in zip(rows, steps, strict=False):
+        for row, phases_ns in zip(rows, followed.steps, strict=False):
             if row is not None:
                 row[1:] = phases_ns
-        return {} if caught_up_ratio is None else {"caught_up_ratio": caught_up_ratio}
+        ratio = followed.caught_up_ratio
+        usage = {} if ratio is None else {"caught_up_ratio": ratio}
+        return usage, {
+            phase: [idle_ns * 1e-9 for idle_ns in each] for phase, each in followed.idles_ns.items()
+        }
 
     def _listen(self) -> None:
-        seen = self._read_device()
+        seen, idle_s = self._read_device()
         if self._flops is not None:
             self._answer = protocol.FlopsCounted(flops=self._flops.close())
             self._flops, self._done = None, []
         elif self._examination is not None:
-            found = self._examination.end()
+            found = self._examination.end() | ({"device.idle_s": idle_s} if idle_s else {})
             self._answer = protocol.Examined(found=found, turns=self._done)
             self._examination, self._done = None, []
         elif self._done:

@@ -21,8 +21,12 @@ _BUSY_RATIO, _STEAL_RATIO = 0.10, 0.02
 # A few throttled periods are due to start-up; one in a hundred is a pattern.
 _THROTTLED_RATIO = 0.01
 _LEFT_RATIO = 0.10
-# If empty or -1, these hide all accelerators from a job that is not to use any.
+NVIDIA_DRIVER_FILE = "proc/driver/nvidia/version"
+# With one of the words, these hide all accelerators from a job that is not to use any.
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_HIDDEN = ("", "-1", "none", "void")
+# What a container asks its runtime for; where others hand GPUs in it says "void", too.
+_ASKING = "NVIDIA_VISIBLE_DEVICES"
 _DOCKER_SHM_BYTES, _SMALL_SHM_BYTES = 64 * 2**20, 2**30
 
 
@@ -243,12 +247,15 @@ def torch_without_accelerator(machine: Machine, env: Mapping[str, str]) -> Cavea
     torch = machine.torch
     if torch is None or torch.accelerator or not machine.device_files:
         return None
-    hidden = [name for name in _HIDING if env.get(name, "0").strip() in ("", "-1")]
-    if hidden:
+    has_driver_alone = machine.device_files[0].endswith(NVIDIA_DRIVER_FILE)
+    hiding = (*_HIDING, _ASKING) if has_driver_alone else _HIDING
+    if any(env.get(name, "0").strip() in _HIDDEN for name in hiding):
         return None
     remedy = "Install the build of torch for it (https://pytorch.org/get-started/locally/)."
     if torch.cuda:
         remedy = "Look at what `python -c 'import torch; torch.cuda.init()'` says."
+    if has_driver_alone:
+        remedy = f"Start a container with --gpus all. {remedy}"
     return Caveat(
         name="torch_without_accelerator",
         problem=f"There is an accelerator here ({machine.device_files[0]}) that torch "

@@ -87,9 +87,14 @@ def _mask() -> frozenset[int] | None:
 
 
 def _device_files(root: Path) -> Iterator[Path]:
-    """Yield what NVIDIA's and AMD's drivers put into /dev: a file per GPU, or AMD's single one."""
-    yield from (root / "dev").glob("nvidia[0-9]*")
-    yield from (root / "dev/kfd",) if (root / "dev/kfd").exists() else ()
+    """Yield what tells of NVIDIA's and AMD's drivers: NVIDIA's file per GPU, AMD's single one.
+
+    Without the former NVIDIA's driver may still be loaded: a container got no GPU, or no program
+    has asked for one since the machine started.
+    """
+    gpus = tuple((root / "dev").glob("nvidia[0-9]*"))
+    others = (root / "dev/kfd", *(() if gpus else (root / caveats.NVIDIA_DRIVER_FILE,)))
+    yield from (*gpus, *(path for path in others if path.exists()))
 
 
 def _system(root: Path, *, real: bool) -> str:

@@ -241,7 +241,7 @@ class Memory final : public c10::DeviceAllocator {
     memcpy(to, from, size);
   }
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override {}
+  void emptyCache(c10::MempoolId_t) override;
   void recordStream(const c10::DataPtr& data, Stream stream) override {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = blocks_.find(data.get_context());
@@ -289,6 +289,12 @@ class Memory final : public c10::DeviceAllocator {
 Memory& memory() {
   static auto* found = new Memory;
   return *found;
+}
+
+// Memory goes back to a driver when nobody can be using it: a real one waits for all kernels.
+void Memory::emptyCache(c10::MempoolId_t) {
+  for (DeviceIndex device = 0; device < kDeviceCount; ++device)
+    for (auto* queue : streams().all(device)) queue->drain();
 }
 
 // The block may be used again on the stream of its allocation from now on, and on others once the

@@ -111,6 +111,7 @@ def _module(torch) -> ModuleType:
     module.max_memory_allocated = torch.accelerator.max_memory_allocated
     module.mem_get_info = torch.accelerator.get_memory_info
     module.synchronize = torch.accelerator.synchronize
+    module.empty_cache = torch.accelerator.empty_cache
     module.manual_seed_all = module.manual_seed = lambda seed: None
     module.get_rng_state = lambda device=None: torch.get_rng_state()
     module.set_rng_state = lambda state, device=None: None

@@ -5,7 +5,14 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from hasten.diagnose.costs import operation_s, places_of, quiet_s, share_of
+from hasten.diagnose.costs import (
+    calls_a_step,
+    exposed_share,
+    operation_s,
+    places_of,
+    quiet_s,
+    share_of,
+)
 from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding, Phase
@@ -20,7 +27,6 @@ if TYPE_CHECKING:
 _LEAST_TENSORS_COUNT = 20
 _LEAST_LOOP_COUNT = 50
 _LEFT_ON_RATIO = 0.9
-_SELDOM_RATIO, _WHOLE_COUNT = 0.5, 10
 
 
 def _per_parameter_loops(case: Case) -> Finding | None:
@@ -88,7 +94,7 @@ def _optimizer_remedy(case: Case) -> str:
 
 def _step_reporting(case: Case) -> Finding | None:
     """Find prints, progress bars, writers and `.item()` reads, by the time spent in them."""
-    share = case.share(case.found.get("bookkeeping.reporting_s", ()))
+    share = exposed_share(case, *_reporting_s(case))
     if not is_worth_telling(share):
         return None
     count = case.found.get("bookkeeping.reports_count", 0.0)
@@ -96,23 +102,17 @@ def _step_reporting(case: Case) -> Finding | None:
         share=share,
         message=(
             "The script reports (print, progress bars, loggers, .item()) in "
-            f"{_calls(count)}, and that takes {percent(share.mid_ratio)} of a step."
+            f"{calls_a_step(count)}, and that takes {percent(share.mid_ratio)} of a step."
         ),
         remedy="Report every hundredth step, and keep running sums as tensors until then.",
         places=places_of(case.found.get("bookkeeping.places", ())),
     )
 
 
-def _calls(count: float) -> str:
-    """Say how many calls there are per step.
-
-    >>> _calls(12.3), _calls(2.5), _calls(1), _calls(0.1)
-    ('12 calls a step', '2.5 calls a step', 'one call a step', 'one call in 10 steps')
-    """
-    if 0 < count <= _SELDOM_RATIO:
-        return f"one call in {1 / count:.0f} steps"
-    told = f"{count:.0f}" if count >= _WHOLE_COUNT else f"{count:.2g}"
-    return "one call a step" if told == "1" else f"{told} calls a step"
+def _reporting_s(case: Case) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the seconds of reports on the host, and of reads from an accelerator."""
+    on_host_s = case.found.get("bookkeeping.reporting_s", ())
+    return on_host_s, case.found.get("bookkeeping.waiting_s") or [0.0] * len(on_host_s)
 
 
 def _debug_mode(case: Case) -> Finding | None:
@@ -149,6 +149,6 @@ def _debug_share(case: Case) -> Interval | None:
 
 SYMPTOMS = (
     Symptom(name="per-parameter-loops", find=_per_parameter_loops, on_host=True),
-    Symptom(name="step-reporting", find=_step_reporting, on_host=True),
+    Symptom(name="step-reporting", find=_step_reporting),
     Symptom(name="debug-mode", find=_debug_mode),
 )

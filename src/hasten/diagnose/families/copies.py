@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hasten.diagnose.costs import places_of
+from hasten.diagnose.costs import exposed_share, places_of
 from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.symptom import Symptom
 from hasten.records import LEAST_RATIO, Finding
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 def _seen(case: Case, kind: str) -> tuple[Interval, Mapping[str, Any]] | None:
     """Return the share of one kind of copy and what is known about it, if it costs anything."""
     told = case.found.get(f"copies.{kind}")
-    share = case.share(told["step_s"]) if told else None
+    if not told:
+        return None
+    seconds = told["step_s"]
+    on_host = kind == "pinning"
+    share = exposed_share(case, seconds, [0.0] * len(seconds)) if on_host else case.share(seconds)
     if not is_worth_telling(share):
         return None
-    return share, told or {}
+    return share, told
 
 
 def _pinned_memory_missing(case: Case) -> Finding | None:

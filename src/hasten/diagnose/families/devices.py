@@ -11,6 +11,7 @@ from hasten.units import percent
 
 if TYPE_CHECKING:
     from hasten.diagnose.case import Case
+    from hasten.records import Torch
 
 _COMPUTED = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
 
@@ -29,9 +30,15 @@ def _accelerator_unused(case: Case) -> Finding | None:
     return Finding(
         share=share,
         message=f"The model is on the CPU, which computes for {percent(share.mid_ratio)} of a "
-        f"step, and {', '.join(torch.accelerators) or torch.accelerator} has nothing to do.",
+        f"step, and {_idle(torch)}.",
         remedy=f'Move the model and each batch to it: .to("{torch.accelerator}").',
     )
+
+
+def _idle(torch: Torch) -> str:
+    names = ", ".join(dict.fromkeys(torch.accelerators)) or torch.accelerator
+    count = len(torch.accelerators)
+    return f"{names} has nothing to do" if count < 2 else f"{count} of {names} have nothing to do"
 
 
 SYMPTOMS = (Symptom(name="accelerator-unused", find=_accelerator_unused),)

@@ -49,8 +49,8 @@ class Bookkeeping:
         self._watch = watch
         self._undos: list[Callable[[], None]] = []
         self._busy = False
-        self._now_ns = {"reporting": 0, "traceback": 0}
-        self._found_s: dict[str, list[float]] = {"reporting": [], "traceback": []}
+        self._now_ns = {"reporting": 0, "waiting": 0, "traceback": 0}
+        self._found_s: dict[str, list[float]] = {kind: [] for kind in self._now_ns}
         self._call_count = 0
         self._torch = OWN
         self._places_ns: dict[Place, int] = {}
@@ -70,7 +70,7 @@ class Bookkeeping:
                 self._stand_in(holder, name, "reporting")
         # Torch's compiler recognises these methods by identity.
         for name in () if is_compiled() else _NUMBERS:
-            self._stand_in(torch.Tensor, name, "reporting")
+            self._stand_in(torch.Tensor, name, "waiting")
         with suppress(ImportError):
             from torch.fx import traceback
 
@@ -81,25 +81,28 @@ class Bookkeeping:
         if original is None:
             return
         # A print may wait for its reader; a traceback is pure computation.
-        clock = time.perf_counter_ns if kind == "reporting" else time.thread_time_ns
+        clock = time.thread_time_ns if kind == "traceback" else time.perf_counter_ns
 
         def stand_in(*args: Any, **kwargs: Any) -> Any:
             if self._busy or get_ident() != self._watch.thread or self._is_silent(kind):
                 return original(*args, **kwargs)
             self._busy = True
+            on_host = kind == "waiting" and args[0].is_cpu
+            if kind == "waiting" and not on_host:
+                self._watch.ledger.again()  # the wait is for work that was given before
             start = clock()
             try:
                 return original(*args, **kwargs)
             finally:
                 self._busy = False
-                self._note(kind, clock() - start)
+                self._note("reporting" if on_host else kind, clock() - start)
 
         with suppress(AttributeError, TypeError):  # the script's own stream may refuse
             self._undos.append(put(owner, name, stand_in))
 
     def _is_silent(self, kind: str) -> bool:
         """Return whether a call is not a report but one by an optimizer, a loader, torch or us."""
-        if kind != "reporting":
+        if kind == "traceback":
             return False
         caller = sys._getframe(2).f_code.co_filename
         silent = self._watch.tracker.evaluating or self._watch.ledger.current in _SILENT
@@ -107,7 +110,7 @@ class Bookkeeping:
 
     def _note(self, kind: str, spent_ns: int) -> None:
         self._now_ns[kind] += spent_ns
-        if kind != "reporting":
+        if kind == "traceback":
             return
         self._call_count += 1
         place = own_place(sys._getframe(2))
@@ -128,6 +131,7 @@ class Bookkeeping:
         steps_count = max(1, len(self._found_s["reporting"]))
         return {
             "reporting_s": self._found_s["reporting"],
+            "waiting_s": self._found_s["waiting"],
             "reports_count": self._call_count / steps_count,
             "places": costliest[:_PLACE_COUNT],
             "traceback_s": self._found_s["traceback"],

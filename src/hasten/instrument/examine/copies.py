@@ -9,20 +9,29 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import processes, source_lines
+from hasten.instrument.ledger import INDEX
 from hasten.instrument.stand_ins import put
+from hasten.records import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.instrument.watch import Watch
 
+_DATA = INDEX[Phase.DATA]  # a loader without workers pins there, as it was told to
 _SMALL_BYTES = 1 << 16  # below that a copy says nothing about the rate
 
 
 class _Copy:
-    """Copies of one kind: the time of each, its bytes, its step, its line."""
+    """Copies of one kind: the time of each, its bytes, its step, its line.
 
-    def __init__(self) -> None:
+    Args:
+        waits: whether a copy waits for the kernels before it, which is not its own cost. The
+            fastest one did not wait, so none is charged more than its bytes take at that rate.
+    """
+
+    def __init__(self, *, waits: bool) -> None:
+        self._waits = waits
         self.seen: list[tuple[int, float, int]] = []
         self.lines: dict[tuple[str, int], float] = {}
 
@@ -34,18 +43,14 @@ class _Copy:
             self.lines[place] = self.lines.get(place, 0.0) + taken_s
 
     def read(self, step_count: int) -> dict[str, Any] | None:
-        """Return seconds per step and the lines, costliest first; None without a copy.
-
-        A copy waits for the kernels before it, which is not the copy's cost. The fastest one
-        did not wait, so no copy is charged more than its bytes take at that rate.
-        """
+        """Return seconds per step and the lines, costliest first; None without a copy."""
         rates = [size / taken_s for _, taken_s, size in self.seen if size >= _SMALL_BYTES]
         if not rates:
             return None
         seconds = [0.0] * step_count
         for step, taken_s, size in self.seen:
             if step < step_count:
-                seconds[step] += min(taken_s, size / max(rates))
+                seconds[step] += min(taken_s, size / max(rates)) if self._waits else taken_s
         return {
             "step_s": seconds,
             "step_bytes": sum(size for *_, size in self.seen) / max(1, step_count),
@@ -59,7 +64,8 @@ class Copies:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._step_count = 0
-        self._kinds = {name: _Copy() for name in ("pageable", "blocking", "pinning")}
+        waits = {"pageable": True, "blocking": True, "pinning": False}
+        self._kinds = {name: _Copy(waits=each) for name, each in waits.items()}
         self._copy_count = 0
         self._pinner: Path | None = None
         self._pinner_before: processes.CpuTurn | None = None
@@ -99,7 +105,8 @@ class Copies:
             start = time.perf_counter()
             pinned = original(tensor, *args, **kwargs)
             taken_s = time.perf_counter() - start
-            if pinned is not tensor and get_ident() == self._watch.thread:
+            by_hand = get_ident() == self._watch.thread and self._watch.ledger.current != _DATA
+            if pinned is not tensor and by_hand:
                 self._kinds["pinning"].add(self._step_count, taken_s, tensor.nbytes)
             return pinned
 
