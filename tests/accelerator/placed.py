@@ -191,11 +191,22 @@ def shared():
     trained(model)
 
 
-def trained(model):
+def heavy():
+    """2 MiB of weights, which a step with their gradients and their states multiplies."""
+    model = nn.Sequential(
+        nn.Linear(512, 512, bias=False), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 512),
+        nn.Dropout(), nn.Linear(512, 4),
+    )  # fmt: skip
+    trained(model, 512)
+    print(model[1].num_batches_tracked.item(), round(model[1].running_mean.sum().item(), 4))
+    print(next(model.parameters()).device.type)
+
+
+def trained(model, width=4):
     seen = []
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(10):
-        loss = model(torch.randn(8, 4)).pow(2).mean()
+        loss = model(torch.randn(8, width)).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
