@@ -12,7 +12,12 @@ collect_ignore_glob = ["laggard/*", "*_training.py", "placed.py"]
 if DEVICE is None:
     collect_ignore_glob.append("test_*.py")
 elif DEVICE.type != "laggard":
-    collect_ignore_glob += ["test_copies.py", "test_laggard.py", "test_timeline.py"]
+    collect_ignore_glob += [
+        "test_copies.py",
+        "test_laggard.py",
+        "test_memory.py",
+        "test_timeline.py",
+    ]
 
 
 @pytest.fixture(autouse=True)
