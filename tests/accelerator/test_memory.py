@@ -47,7 +47,10 @@ def plain():
     [
         (3 * MIB // 2, "out of memory"),  # holds a part of the model
         (2_200_000, "out of memory"),  # the model
-        (5 * MIB // 2, "a step may take 10.1 MiB of memory"),  # what a forward pass leaves
+        (
+            5 * MIB // 2,
+            "OutOfMemoryError: a step may take 10.1 MiB of memory",
+        ),  # what a forward pass leaves
         (5 * MIB, "a step may take"),  # gradients
         (9 * MIB, "a step may take"),  # the state of the optimizer
     ],
@@ -141,6 +144,16 @@ def test_what_fits_only_alone_is_raced_alone(shared) -> None:
         assert runner.pace.single_process
 
 
+def test_a_model_that_is_moved_by_both_trials_is_raced_alone(shared, monkeypatch) -> None:
+    monkeypatch.setenv("LAGGARD_MEMORY_BYTES", str(8 * MIB))
+    placed = Plan().with_lever("device_placement", "laggard")
+    other = placed.with_lever("malloc_retention", True)
+    words = workload("0", "0", "100000", "cpu")
+    with TrialRunner(words, isolation=Isolation.NONE, patience_s=60.0) as runner:
+        assert len(runner.pairs(placed, other, [True])) == 1
+        assert runner.pace.single_process
+
+
 def test_what_does_not_fit_alone_is_a_failure_and_others_go_on_in_twos(shared) -> None:
     with opened("1200", "3700", "100000") as runner:
         with pytest.raises(DeviceFull, match="ran out of the accelerator's memory"):
@@ -152,7 +165,7 @@ def test_what_does_not_fit_alone_is_a_failure_and_others_go_on_in_twos(shared) -
 def test_runs_for_a_proof_that_do_not_fit_together_are_made_one_by_one(shared) -> None:
     with open_prover(
         workload("1200", "1700", "100000"), isolation=Isolation.NONE, step_s=0.01, start_s=5.0,
-        patience_s=120.0, parameter_count=36, code=CompiledCode(),
+        patience_s=120.0, parameter_count=512 * 513, code=CompiledCode(),
     ) as prover:  # fmt: skip
         proof = prover.prove(MORE)
     assert [gate.passed for gate in proof.gates] == [True] * len(proof.gates)

@@ -145,14 +145,16 @@ class Placement:
         A forward pass can be repeated, a backward pass or a step of an optimizer cannot.
 
         Raises:
-            RuntimeError: too little may be left there.
+            OutOfMemoryError: too little may be left there.
         """
+        import torch
+
         self._weighed[module] = None
         spare_bytes = find_spare_bytes(self._device)
         weights = {id(weight): weight for one in self._placed for weight in one.parameters()}
         needed_bytes = _STEP_RATIO * sum(w.nbytes for w in weights.values() if w.requires_grad)
         if spare_bytes is not None and spare_bytes < needed_bytes:
-            raise RuntimeError(
+            raise torch.cuda.OutOfMemoryError(
                 f"a step may take {size(needed_bytes)} of memory on {self._name} beside the model "
                 f"and its outputs, and {size(max(0, spare_bytes))} are left"
             )
