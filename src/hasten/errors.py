@@ -4,6 +4,7 @@ HastenError
 +-- UsageError
 |   +-- PlanError
 +-- ScriptFailed
+|   +-- DeviceFull
 |   +-- NeverTrains
 |   +-- TooFewSteps
 +-- IsolationFailed
@@ -63,6 +64,10 @@ class ScriptFailed(HastenError):
     """The user's script itself failed; what it printed is in `output`."""
 
     exit_code = 3
+
+
+class DeviceFull(ScriptFailed):
+    """An accelerator had no memory left for the script, or was taken by another process."""
 
 
 class NeverTrains(ScriptFailed):

@@ -12,7 +12,7 @@ collect_ignore_glob = ["laggard/*", "*_training.py", "placed.py"]
 if DEVICE is None:
     collect_ignore_glob.append("test_*.py")
 elif DEVICE.type != "laggard":
-    late = ("copies", "findings", "laggard", "timeline")
+    late = ("copies", "findings", "laggard", "memory", "timeline")
     collect_ignore_glob += [f"test_{name}.py" for name in late]
 
 

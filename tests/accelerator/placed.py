@@ -193,14 +193,25 @@ def shared():
 
 def elsewhere():
     """A script for a device that is on no machine of these tests."""
-    trained(nn.Linear(4, 1, device="maia"), "maia")
+    trained(nn.Linear(4, 1, device="maia"), device="maia")
 
 
-def trained(model, device="cpu"):
+def heavy():
+    """2 MiB of weights, which a step with their gradients and their states multiplies."""
+    model = nn.Sequential(
+        nn.Linear(512, 512, bias=False), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 512),
+        nn.Dropout(), nn.Linear(512, 4),
+    )  # fmt: skip
+    trained(model, 512)
+    print(model[1].num_batches_tracked.item(), round(model[1].running_mean.sum().item(), 4))
+    print(next(model.parameters()).device.type)
+
+
+def trained(model, width=4, device="cpu"):
     seen = []
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(10):
-        loss = model(torch.randn(8, 4).to(device)).pow(2).mean()
+        loss = model(torch.randn(8, width).to(device)).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -31,6 +31,7 @@ def test_a_second_process_is_weighed_by_what_the_first_keeps(played) -> None:
     played(backend([10 * GIB, 2 * GIB], [30 * GIB, 3 * GIB], [45 * GIB, 70 * GIB]))
     assert accelerators.usage() == {
         "peak_device_bytes": 12 * GIB, "spare_device_bytes": 15 * GIB,
+        "others_device_ratio": 7 / 80,
     }  # fmt: skip
 
 

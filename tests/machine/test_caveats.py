@@ -126,6 +126,26 @@ def test_a_quota_of_all_visible_cpus_is_no_caveat() -> None:
     assert names(with_part("budget", quota_cores_ratio=16.0)) == []
 
 
+@pytest.mark.parametrize(
+    ("free_bytes", "busy_ratio", "value"),
+    [
+        (10 * GIB, None, "Other processes hold 70.0 GiB of the 80.0 GiB of memory of NVIDIA H100."),
+        (78 * GIB, 0.97, "Other processes kept NVIDIA H100 busy for 97% of the last second."),
+        (78 * GIB, 0.02, None),
+        (None, None, None),
+    ],
+)
+def test_others_on_the_accelerator_are_told_where_that_is_known(
+    free_bytes, busy_ratio, value
+) -> None:
+    used = with_torch(
+        accelerator="cuda", accelerators=("NVIDIA H100",), accelerator_bytes=80 * GIB,
+        accelerator_free_bytes=free_bytes, accelerator_busy_ratio=busy_ratio,
+    )  # fmt: skip
+    found = [(caveat.name, caveat.problem) for caveat in find(used, {})]
+    assert found == ([("busy_accelerator", value)] if value else [])
+
+
 NVIDIA = replace(HEALTHY, device_files=("/dev/nvidia0",))
 
 

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,7 @@ import hasten
 from hasten.machine import probe_torch, read
 from hasten.machine.probe import MARK, parse
 from hasten.machine.survey import read_cpu_elsewhere, read_memory_elsewhere
-from hasten.machine.torch_facts import runtimes
+from hasten.machine.torch_facts import accelerator_use, runtimes
 from hasten.records import Torch
 
 
@@ -83,6 +84,40 @@ def test_names_the_mkl_that_is_linked_into_torch() -> None:
     (mkl,) = runtimes(["/t/libtorch_cpu.so"], has_mkl=True)
     assert (mkl["name"], mkl["path"]) == ("mkl", "/t/libtorch_cpu.so")
     assert runtimes(["/t/libtorch_cpu.so"], has_mkl=False) == []
+
+
+def played_cuda(name="NVIDIA H100", **changes):
+    calls = {
+        "get_device_name": lambda index: name,
+        "get_device_properties": lambda index: SimpleNamespace(total_memory=80),
+        "device_memory_used": lambda index: 77,
+        "utilization": lambda: 97,
+    }
+    return SimpleNamespace(**calls | changes)  # and no `mem_get_info`, which makes a context
+
+
+def fails(*args):
+    raise ModuleNotFoundError("pynvml")
+
+
+FULL = {"accelerator_free_bytes": 3, "accelerator_bytes": 80}
+BUSY = {"accelerator_busy_ratio": 0.97}
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "told"),
+    [
+        ("cuda", played_cuda(), FULL | BUSY),
+        ("cuda", played_cuda(utilization=fails), FULL),
+        ("cuda", played_cuda("NVIDIA H100 MIG 1g.10gb", utilization=fails), {}),
+        ("cuda", played_cuda(utilization=fails, device_memory_used=fails), {}),
+        ("xpu", played_cuda("Arc", utilization=fails, mem_get_info=lambda: (3, 80)), FULL),
+        ("mps", SimpleNamespace(), {}),
+        (None, SimpleNamespace(), {}),
+    ],
+)
+def test_how_full_and_busy_a_device_is_comes_from_its_own_calls(kind, backend, told) -> None:
+    assert accelerator_use(SimpleNamespace(**{kind or "cpu": backend}), kind) == told
 
 
 @pytest.mark.child

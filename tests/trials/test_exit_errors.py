@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.errors import IsolationFailed, LeverStopped, ScriptFailed
+from hasten.errors import DeviceFull, IsolationFailed, LeverStopped, ScriptFailed
 from hasten.instrument.live import LiveTraining
 from hasten.trials.exit_errors import error_of
 from hasten.trials.process import Exit
@@ -41,11 +41,34 @@ def test_full_shared_memory_is_no_matter_of_the_temporary_folder() -> None:
     assert "The script failed (exit code 1) after 3 training steps." in error.problem
 
 
-def test_a_full_accelerator_is_told() -> None:
-    tail = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.", "ran out of"),
+        ("torch.AcceleratorError: CUDA error: out of memory", "ran out of"),
+        ("RuntimeError: HIP error: out of memory", "ran out of"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `x`", "ran out of"),
+        ("RuntimeError: MPS backend out of memory (MPS allocated: 5.44 GB)", "ran out of"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "Another process has"),
+    ],
+)
+def test_a_full_accelerator_is_told(tail, said) -> None:
     error = told(Exit(1, None), tail)
-    assert "ran out of the accelerator's memory after 3 training steps" in error.problem
-    assert "The script failed" in told(Exit(1, None), "MemoryError: no more").problem
+    assert isinstance(error, DeviceFull)
+    assert said in error.problem
+    assert "the accelerator" in error.problem
+    assert error.problem.endswith(" after 3 training steps.")
+    assert error.output == tail
+
+
+@pytest.mark.parametrize(
+    "tail", ["MemoryError: no more", "RuntimeError: CUDA error: device-side assert triggered"]
+)
+def test_what_another_process_cannot_cure_is_a_failure_of_the_script(tail) -> None:
+    error = told(Exit(1, None), f"Traceback (most recent call last):\n{tail}")
+    assert not isinstance(error, DeviceFull)
+    assert "The script failed" in error.problem
+    assert error.last_words.endswith(tail)
 
 
 @pytest.mark.parametrize(

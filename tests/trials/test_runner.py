@@ -1,10 +1,12 @@
 """The bench on children of arithmetic: what a pair shows while a queue of batches is between."""
 
 from itertools import cycle, islice
+from types import SimpleNamespace
 
 import pytest
 
 from hasten.compare import signed_rank_interval
+from hasten.errors import DeviceFull
 from hasten.lever import discover
 from hasten.protocol import Turn
 from hasten.records import Entry, Phase, Plan, Scope, Workload
@@ -213,6 +215,60 @@ def test_two_children_start_at_once_where_memory_holds_both(single_process, star
         assert said_s == pytest.approx(3.9 if starts_count == 1 else 6.0, rel=0.05)
         assert script.launch_count == 3
         assert own.starts.start_s == pytest.approx(3.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("needed_bytes", "alone"), [(40, False), (60, True), (101, None)], ids=["two", "one", "none"]
+)
+def test_children_that_do_not_fit_on_a_device_together_live_one_by_one(needed_bytes, alone) -> None:
+    script, held = computing(), {}
+
+    def trial(workload, plan, **details):
+        made = script.trial(workload, plan, **details)
+        begin, close = made.begin, made.close
+
+        def begins():
+            held[id(made)] = needed_bytes if plan.settings else 50
+            if sum(held.values()) > 100:
+                raise DeviceFull("no memory", remedy="Wait.")
+            begin()
+
+        def closes():
+            held.pop(id(made), None)
+            close()
+
+        made.begin, made.close = begins, closes
+        return made
+
+    script_of = SimpleNamespace(trial=trial)
+    other = Plan().with_lever("malloc_retention", True)
+    with runner(script_of) as own:
+        own.steps(Plan(), 4)
+        if alone is None:
+            with pytest.raises(DeviceFull):
+                own.prepare(Plan(), other)
+        else:
+            own.prepare(Plan(), other)
+            assert len(own.pairs(Plan(), other, [True, False])) == 2
+        assert own.pace.single_process is bool(alone)
+
+
+def test_a_device_that_is_full_of_one_child_is_not_tried_again() -> None:
+    script = computing()
+
+    def trial(workload, plan, **details):
+        made = script.trial(workload, plan, **details)
+
+        def begins():
+            raise DeviceFull("no memory", remedy="Wait.")
+
+        made.begin = begins
+        return made
+
+    with runner(SimpleNamespace(trial=trial)) as own:
+        with pytest.raises(DeviceFull):
+            own.steps(Plan(), 4)
+        assert script.launch_count == 1
 
 
 def test_blocks_of_two_children_begin_when_both_are_warm_again() -> None:

@@ -27,12 +27,12 @@ def in_use() -> bool:
     return any(backend.is_initialized() for backend in backends())
 
 
-def usage() -> dict[str, int]:
+def usage() -> dict[str, float]:
     """Return how much device memory the script takes; nothing where that is unknown.
 
     `peak_device_bytes` is the peak that tensors took on all devices. A second process like
     this one would leave `spare_device_bytes` on the fullest; the number is negative where it
-    does not fit.
+    does not fit. Of one of the devices others hold `others_device_ratio`, the driver included.
     """
     devices = [
         (backend, index)
@@ -41,13 +41,18 @@ def usage() -> dict[str, int]:
         for index in range(backend.device_count())
     ]
     peaks = [backend.max_memory_allocated(index) for backend, index in devices]
-    spares = [
-        backend.mem_get_info(index)[0] - _kept_bytes(backend, index)
+    told: dict[str, float] = {"peak_device_bytes": sum(peaks)} if peaks else {}
+    seen = [
+        (*backend.mem_get_info(index), _kept_bytes(backend, index))
         for (backend, index), peak_bytes in zip(devices, peaks, strict=True)
         if peak_bytes and hasattr(backend, "mem_get_info")
     ]
-    told = {"peak_device_bytes": sum(peaks)} if peaks else {}
-    return told | ({"spare_device_bytes": min(spares)} if spares else {})
+    if seen:
+        told["spare_device_bytes"] = min(free - kept for free, _, kept in seen)
+        told["others_device_ratio"] = max(
+            (whole - free - kept) / whole for free, whole, kept in seen
+        )
+    return told
 
 
 def _kept_bytes(backend: Any, index: int) -> int:

@@ -10,6 +10,7 @@ Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execut
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +54,13 @@ class DeviceTimeline:
         return event
 
     def mark(self) -> Any:
-        """Return a mark after all work so far; the last one again while a graph is captured."""
-        if not self.is_capturing():
-            self._last = self._record()
+        """Return a mark after all work so far; the last one again while a graph is captured.
+
+        And where the device is lost: that is told by the calls of the script, not by ours.
+        """
+        with suppress(RuntimeError):
+            if not self.is_capturing():
+                self._last = self._record()
         return self._last
 
     def has_passed(self, mark: Any) -> bool:

@@ -25,9 +25,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPUTE, Lever, undo_all
+from hasten.loader.device.device import find_spare_bytes
 from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.missing_devices import replace_missing
 from hasten.root_calls.values import with_tensors
+from hasten.units import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,6 +45,9 @@ _ASSIGNED = frozenset(f"__i{name}__" for name in (
 # These take tensors of two devices, or concern a graph rather than numbers.
 _LEFT_ALONE = frozenset({"backward", "grad", "copy_", "swap_tensors"})
 _READS = frozenset({"numpy", "__array__", "__repr__", "__format__"})
+# What a step adds to a forward pass, in trained weights: gradients, two moments of an optimizer,
+# and two lists that its foreach form makes on the way.
+_STEP_RATIO = 5
 
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
@@ -85,6 +90,7 @@ class Placement:
         self._excuse = excuse
         self._device: Any = None
         self._given_up = False
+        self._weighed: Any = WeakIdKeyDictionary()
         self._placed: Any = WeakIdKeyDictionary()  # whether they make tensors of their own
         self._optimizers: Any = WeakIdKeyDictionary()
         self._mode: Any = None
@@ -92,18 +98,33 @@ class Placement:
     def call(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
         """Make a root call on the device, with inputs from the CPU and outputs back to it.
 
-        A call that fails there is repeated on the CPU, where everything then continues.
+        A call that fails there, or leaves too little memory for the rest of a step, is repeated on
+        the CPU, where everything then continues.
         """
+        import torch
+
         first = next(_state(module), None)
         is_elsewhere = first is not None and module not in self._placed and not first.is_cpu
         if first is None or is_elsewhere or not self._is_there():
             return call(args, kwargs)
+        is_first = torch.is_grad_enabled() and module not in self._weighed
+        restore = _kept(module) if is_first else lambda: None
+        answer = None
         try:
-            return self._call(module, call, args, kwargs)
+            answer = self._call(module, call, args, kwargs)
+            if is_first:
+                self._weigh(module)
         except (RuntimeError, TypeError) as error:
-            # Without the frames, which hold on to the graph.
-            failed = RuntimeError(f"{type(error).__name__}: {error}")
-        self.leave()
+            kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
+            failed = RuntimeError(f"{kind}{error}")  # without the frames, which hold the graph
+        else:
+            return answer
+        answer = None  # and with it the graph
+        try:
+            self.leave()
+        except RuntimeError:
+            raise RuntimeError(f"{self._name} is lost, and the weights there: {failed}") from None
+        restore()
         self._excuse(failed)
         return call(args, kwargs)
 
@@ -123,6 +144,26 @@ class Placement:
         """Report a saved storage as on the CPU, where it would be without us."""
         tag = original(storage)
         return "cpu" if self._device is not None and tag == str(self._device) else tag
+
+    def _weigh(self, module: Any) -> None:
+        """Refuse a device whose memory may not last for the rest of a model's first step.
+
+        A forward pass can be repeated, a backward pass or a step of an optimizer cannot.
+
+        Raises:
+            OutOfMemoryError: too little may be left there.
+        """
+        import torch
+
+        self._weighed[module] = None
+        spare_bytes = find_spare_bytes(self._device)
+        weights = {id(weight): weight for one in self._placed for weight in one.parameters()}
+        needed_bytes = _STEP_RATIO * sum(w.nbytes for w in weights.values() if w.requires_grad)
+        if spare_bytes is not None and spare_bytes < needed_bytes:
+            raise torch.cuda.OutOfMemoryError(
+                f"a step may take {size(needed_bytes)} of memory on {self._name} beside the model "
+                f"and its outputs, and {size(max(0, spare_bytes))} are left"
+            )
 
     def _is_there(self) -> bool:
         """Look for the device at the first call: until then the script may still hide some."""
@@ -149,10 +190,10 @@ class Placement:
     def _place(self, module: Any) -> None:
         if any(tensor.is_cpu and tensor.is_shared() for tensor in _state(module)):
             raise RuntimeError("other processes share the weights of the model")
+        kinds: set[Any] = {type(part) for part in module.modules()}
+        self._placed[module] = any(map(_makes_tensors, kinds))  # to be left, if only a part fits
         with self.inside():
             _move(module, self._device)
-        kinds: set[Any] = {type(part) for part in module.modules()}
-        self._placed[module] = any(map(_makes_tensors, kinds))
         if self._mode is None:
             self._mode = _enter_mode()
 
@@ -169,6 +210,8 @@ class Placement:
         if self._is_on():
             self._mode.__exit__(None, None, None)
             self._mode = None
+        if self._placed:
+            getattr(torch.get_device_module(self._device), "empty_cache", int)()
 
     def _is_on(self) -> bool:
         """Return whether operations pass through our mode now."""
@@ -203,6 +246,27 @@ def _is_tensor(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.Tensor)
+
+
+def _kept(module: Any) -> Callable[[], None]:
+    """Keep what a call changes besides weights; return what brings it back.
+
+    Running statistics count a batch twice, and generators draw twice, where a call is repeated.
+    """
+    import torch
+
+    drawn = torch.get_rng_state()
+    lazy = torch.nn.parameter.is_lazy  # without values yet
+    held = [None if lazy(buffer) else buffer.detach().clone() for buffer in module.buffers()]
+
+    def restore() -> None:
+        torch.set_rng_state(drawn)
+        with torch.no_grad():
+            for buffer, before in zip(module.buffers(), held, strict=False):
+                if before is not None:
+                    buffer.copy_(before)
+
+    return restore
 
 
 def _state(module: Any) -> Iterator[Any]:

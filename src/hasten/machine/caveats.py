@@ -21,6 +21,8 @@ _BUSY_RATIO, _STEAL_RATIO = 0.10, 0.02
 # A few throttled periods are due to start-up; one in a hundred is a pattern.
 _THROTTLED_RATIO = 0.01
 _LEFT_RATIO = 0.10
+# Of the memory of an accelerator; a desktop and the driver take less.
+OTHERS_RATIO = 0.25
 NVIDIA_DRIVER_FILE = "proc/driver/nvidia/version"
 # With one of the words, these hide all accelerators from a job that is not to use any.
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -264,6 +266,30 @@ def torch_without_accelerator(machine: Machine, env: Mapping[str, str]) -> Cavea
     )
 
 
+def busy_accelerator(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+    """Others on the accelerator take its memory, and make its kernels wait."""
+    torch = machine.torch
+    if torch is None or not torch.accelerators:
+        return None
+    name, busy_ratio = torch.accelerators[0], torch.accelerator_busy_ratio
+    free_bytes, all_bytes = torch.accelerator_free_bytes, torch.accelerator_bytes
+    if busy_ratio is not None and busy_ratio >= _BUSY_RATIO:
+        problem = f"Other processes kept {name} busy for {percent(busy_ratio)} of the last second."
+    elif free_bytes is None or not all_bytes or all_bytes - free_bytes < OTHERS_RATIO * all_bytes:
+        return None
+    else:
+        problem = (
+            f"Other processes hold {size(all_bytes - free_bytes)} of the {size(all_bytes)} of "
+            f"memory of {name}."
+        )
+    return Caveat(
+        name="busy_accelerator",
+        problem=problem,
+        remedy="Wait for them, or choose another device: timings beside them are noisy, and "
+        "trials may run out of its memory.",
+    )
+
+
 def little_memory(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
     """Near the limit the kernel drops file cache first, then kills."""
     memory = machine.memory
@@ -305,5 +331,6 @@ _CHECKS: tuple[Callable[[Machine, Mapping[str, str]], Caveat | None], ...] = (
     duplicate_openmp,
     small_shm,
     torch_without_accelerator,
+    busy_accelerator,
     little_memory,
 )

@@ -100,6 +100,27 @@ def accelerator(torch: "Any") -> "str | None":
     return None
 
 
+def accelerator_use(torch: "Any", kind: "str | None") -> "dict[str, object]":
+    """Return how full and how busy the device is that torch would use; what is unknown is missing.
+
+    CUDA tells only where the package nvidia-ml-py is installed. `mem_get_info` would make a context
+    there, in memory that somebody else's job may be about to take.
+    """
+    found: dict[str, object] = {}
+    backend: Any = getattr(torch, kind or "", None)
+    with contextlib.suppress(Exception):
+        found["accelerator_busy_ratio"] = backend.utilization() / 100.0
+    with contextlib.suppress(Exception):
+        if kind != "cuda":
+            free_bytes, all_bytes = backend.mem_get_info()
+        else:
+            all_bytes = backend.get_device_properties(0).total_memory
+            free_bytes = all_bytes - backend.device_memory_used(0)
+        if " MIG " not in backend.get_device_name(0):  # of a slice, NVML knows only the whole
+            found |= {"accelerator_free_bytes": free_bytes, "accelerator_bytes": all_bytes}
+    return found
+
+
 def main(mark: str) -> None:
     """Print the facts as one marked line of JSON."""
     with contextlib.suppress(AttributeError):  # importing torch takes seconds: end with the parent
@@ -110,14 +131,16 @@ def main(mark: str) -> None:
     # Most scripts use numpy, which brings its own BLAS; a broken one is not our concern.
     with contextlib.suppress(Exception):
         importlib.import_module("numpy")
+    kind = accelerator(torch)
     facts = {
         "version": str(torch.__version__),
         "thread_count": thread_count,
         "interop_thread_count": interop_thread_count,
         "cuda": torch.version.cuda,
-        "accelerator": accelerator(torch),
+        "accelerator": kind,
         "accelerators": accelerators(torch),
         "runtimes": runtimes(mapped_files(), has_mkl=torch.backends.mkl.is_available()),
+        **accelerator_use(torch, kind),
     }
     print(mark + json.dumps(facts))  # noqa: T201 - stdout is how it answers
 

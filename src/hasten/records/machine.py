@@ -103,6 +103,9 @@ class Torch:
         cuda: the CUDA release that it was built for.
         accelerator: the kind of device that it would use, such as `cuda`; None without one.
         accelerators: the name of each device.
+        accelerator_bytes: memory of the first device.
+        accelerator_free_bytes: what others leave of it.
+        accelerator_busy_ratio: share of the last second in which it ran kernels of others.
         runtimes: the OpenMP and BLAS libraries that it loads.
     """
 
@@ -112,6 +115,9 @@ class Torch:
     cuda: str | None = None
     accelerator: str | None = None
     accelerators: tuple[str, ...] = ()
+    accelerator_bytes: int | None = None
+    accelerator_free_bytes: int | None = None
+    accelerator_busy_ratio: float | None = None
     runtimes: tuple[Runtime, ...] = ()
 
 

@@ -146,6 +146,8 @@ class Profile:
         step_count: steps that were observed.
         peak_rss_bytes: largest resident set of the training process.
         peak_device_bytes: most memory that its tensors took on accelerators, None without one.
+        others_device_ratio: share of an accelerator's memory that other processes hold, and the
+            driver; None where that is unknown.
         caught_up_ratio: share of the steps at whose end the accelerator had caught up with the
             host and had to wait for it; None without one.
         faults_count: minor page faults per step.
@@ -166,6 +168,7 @@ class Profile:
     step_count: int
     peak_rss_bytes: int | None = None
     peak_device_bytes: int | None = None
+    others_device_ratio: float | None = None
     caught_up_ratio: float | None = None
     faults_count: float | None = None
     cores_ratio: float | None = None

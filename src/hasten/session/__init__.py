@@ -34,6 +34,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
         measure_own_cost,
         measure_peaks,
         observe,
+        others_note,
     )
     from hasten.session.protection import protect
 
@@ -53,7 +54,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
             runner, options.applied, seen, facts, seconds=_LOOK_S, assumed=options.assumed
         )
         view.found(diagnosis)
-        notes += runner.children.notes
+        notes += (*runner.children.notes, *others_note(seen))
     return Profiling(
         machine=_of_what_trained(facts), workload=workload, profile=seen, diagnosis=diagnosis,
         notes=notes, assumed=tuple(sorted(options.assumed)),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hasten import compare
 from hasten.errors import HastenError
+from hasten.machine.caveats import OTHERS_RATIO
 from hasten.protocol import CountFlops, FlopsCounted, MeasurePeaks, PeaksMeasured
 from hasten.records import LEAST_RATIO, Phase, Profile
 from hasten.search.costs import GLANCE_COUNT, probe_count, watch_count
@@ -78,9 +79,21 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
         step_count=len(steps),
         peak_rss_bytes=int(used["peak_rss_bytes"]),
         peak_device_bytes=None if peak_device is None else int(peak_device),
+        others_device_ratio=used.get("others_device_ratio"),
         caught_up_ratio=used.get("caught_up_ratio"),
         faults_count=used["faults_count"] / len(steps),
         cores_ratio=used["cpu_s"] / whole_s if whole_s else None,
+    )
+
+
+def others_note(seen: Profile) -> tuple[str, ...]:
+    """Return a sentence about those who share the accelerator of a script; none without any."""
+    ratio = seen.others_device_ratio
+    if ratio is None or ratio < OTHERS_RATIO:
+        return ()
+    return (
+        f"Other processes hold {percent(ratio)} of the accelerator's memory: timings beside them "
+        "are noisy, and trials may run out of it.",
     )
 
 

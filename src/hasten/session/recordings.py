@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from hasten.errors import TRIAL_FAILURES, Unprovable
+from hasten.errors import TRIAL_FAILURES, DeviceFull, Unprovable
 from hasten.trials.deadline import NEVER
 from hasten.trials.isolation.scratch import make_folder
 from hasten.trials.recording import Running, recorded
@@ -64,11 +64,27 @@ class Recordings:
     def record(self, asked: Sequence[tuple[Plan, RecordingSpec]]) -> list[RecordedRun]:
         """Record runs; where one fails, the others are ended.
 
+        Where an accelerator has no room for two at once, they are recorded one by one.
+
         Raises:
             Unprovable: the script as it is cannot be recorded.
             ScriptFailed, IsolationFailed, ChildLost: a run under a plan has failed.
             OutOfTime: the deadline has passed.
         """
+        before, told_count = self.teaching_run, len(self.health)
+        try:
+            return self._record(asked)
+        except DeviceFull:
+            if self._at_once_count == 1:
+                raise
+        self._at_once_count = 1
+        del self.health[told_count:]
+        if self.teaching_run is not before:  # one of those that are recorded again
+            self.teaching_run = before
+            self.forget()
+        return self._record(asked)
+
+    def _record(self, asked: Sequence[tuple[Plan, RecordingSpec]]) -> list[RecordedRun]:
         running = Running()
         with ThreadPoolExecutor(self._at_once_count) as pool:
             futures = [pool.submit(self._run, plan, take, running) for plan, take in asked]
@@ -98,7 +114,7 @@ class Recordings:
                     self._teach(folder, evidence)
                 return evidence
         except TRIAL_FAILURES as failure:
-            if plan.settings:
+            if plan.settings or (isinstance(failure, DeviceFull) and self._at_once_count > 1):
                 raise
             raise Unprovable(failure.last_words) from failure
 

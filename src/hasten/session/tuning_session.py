@@ -17,7 +17,7 @@ from hasten.session.measured_costs import costs_of, first_costs
 from hasten.session.races import Races, confirmed_race
 from hasten.session.search_driver import SearchDriver
 from hasten.session.settlement import Answer, Settlement
-from hasten.session.watching import watch
+from hasten.session.watching import notes_of, watch
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.deadline import Deadline
 from hasten.units import times
@@ -213,7 +213,7 @@ class TuningSession:
             means_ratio=confirmed.means_ratio if confirmed else None,
             noise=self._races.noise,
             levers=tuple(sorted(self._decisions.rows, key=lambda row: order.index(row.lever))),
-            notes=(*self._runner.children.notes, *self._decisions.notes),
+            notes=(*notes_of(self._runner, found.baseline), *self._decisions.notes),
             envelope=self._settlement.envelope if found.proof.gates else None,
             diagnosis=self._watched.diagnosis,
             races=self._watched.journal.history,

@@ -13,7 +13,7 @@ from hasten.session.candidates import advice, find_candidates
 from hasten.session.examine import examine
 from hasten.session.journals import open_journal
 from hasten.session.measured_costs import costs_of, first_costs
-from hasten.session.observe import observe, where
+from hasten.session.observe import observe, others_note, where
 from hasten.session.protection import refuse_ranks
 
 if TYPE_CHECKING:
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from hasten.records import Diagnosis, LeverReport, Machine, Profile, Workload
     from hasten.session.options import Options, Watcher
     from hasten.trials.runner import TrialRunner
+
+_ALONE = (
+    "There is memory for one trial at a time, not for two: each turn starts the script anew, "
+    "which takes longer."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,12 @@ class Watched:
         return [*advice(self.context), *(() if self.candidates else (nothing,))]
 
 
+def notes_of(runner: TrialRunner, baseline: Profile) -> tuple[str, ...]:
+    """Return what the user should know of how trials run here."""
+    alone = (_ALONE,) if runner.pace.single_process else ()
+    return (*runner.children.notes, *alone, *others_note(baseline))
+
+
 def watch(
     workload: Workload, options: Options, view: Watcher, runner: TrialRunner, machine: Machine,
     *, spent_s: Callable[[], float],
@@ -78,7 +89,7 @@ def watch(
     baseline = observe(runner, applied)
     view.profiled(baseline)
     view.known(where(baseline))
-    for note in runner.children.notes:
+    for note in notes_of(runner, baseline):
         view.note(note)
     costs = costs_of(runner, baseline, machine, baseline=applied, candidate=applied)
     refuse_too_short(options.budget_s, spent_s(), costs)

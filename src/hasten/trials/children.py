@@ -23,11 +23,13 @@ class Children:
 
     Attributes:
         launch_count: children so far.
+        were_two: both slots have been taken since all were ended last.
         notes: what the isolation could not do in full.
     """
 
     def __init__(self, launch: Callable[[Plan], TrialProcess], pace: ScriptPace) -> None:
         self.launch_count = 0
+        self.were_two = False
         self.notes: tuple[str, ...] = ()
         self._launch = launch
         self._pace = pace
@@ -36,6 +38,7 @@ class Children:
 
     def clear(self) -> None:
         """End every child."""
+        self.were_two = False
         for slot in (0, 1):
             self._vacate(slot)
 
@@ -136,6 +139,7 @@ class Children:
             for slot, (plan, *_) in seats.items():
                 self._slots[slot] = trials[slot] = self._launch(plan)
                 self.launch_count += 1
+                self.were_two = self.were_two or None not in self._slots
             for slot, trial in trials.items():
                 trial.begin()
                 self.notes = tuple(dict.fromkeys((*self.notes, *trial.notes)))

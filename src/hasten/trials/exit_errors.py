@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import TYPE_CHECKING
 
 from hasten.errors import (
+    DeviceFull,
     HastenError,
     IsolationFailed,
     LeverStopped,
@@ -30,7 +32,14 @@ _NO_DEVICE = (
     "has no attribute '_cuda_", "without CUDA support", "torch.cuda.is_available() is False",
     "accelerator device when none is available",
 )  # fmt: skip
-_DEVICE_MEMORY = "OutOfMemoryError: "  # torch's; Python's own is a MemoryError
+# torch's own error, and those of libraries below it that take memory themselves; Python's own is a
+# MemoryError.
+_DEVICE_MEMORY = re.compile(
+    r"OutOfMemoryError: |(CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|"
+    r"MPS backend out of memory"
+)
+# Of a device that serves one process at a time, and has one.
+_DEVICE_TAKEN = re.compile(r"(CUDA|HIP) error: .*\bbusy or unavailable")
 _RUN_IT = "Make it run under plain python first."
 # What the C library and the program of that name say to who asks a file or a pipe.
 _NO_TERMINAL = ("Inappropriate ioctl for device", "stty:")
@@ -145,10 +154,16 @@ def error_of(
             remedy="Set TMPDIR to a folder on a larger disk.",
             output=tail,
         )
-    if _DEVICE_MEMORY in tail:
-        return ScriptFailed(
+    if _DEVICE_MEMORY.search(tail):
+        return DeviceFull(
             f"The script ran out of the accelerator's memory {when}.",
-            remedy="Free memory there, or give it smaller batches.",
+            remedy="End what else uses it, or give the script smaller batches.",
+            output=tail,
+        )
+    if _DEVICE_TAKEN.search(tail):
+        return DeviceFull(
+            f"Another process has the accelerator for itself {when}.",
+            remedy="Wait for that process, or choose another device.",
             output=tail,
         )
     if why := _stopped_by(tail):

@@ -7,12 +7,13 @@ from contextlib import ExitStack, contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from hasten.errors import ScriptFailed
+from hasten.errors import DeviceFull, ScriptFailed
 from hasten.protocol import Mode, Recorded
 from hasten.trials.blocks import patience_s as more_patience_s
 from hasten.trials.channel import Listener
 from hasten.trials.child_environment import environment
 from hasten.trials.deadline import NEVER
+from hasten.trials.exit_errors import bad_exit
 from hasten.trials.isolation.removal import wipe
 from hasten.trials.isolation.scratch import make_scratch
 from hasten.trials.process import Isolation, Process
@@ -106,7 +107,9 @@ def recorded(
         timeout_s = patience_s + more_patience_s(plan)
         found = awaited(look, process, timeout_s=timeout_s, deadline=deadline)
         if found is None:
-            process.raise_if_outside()
+            error = bad_exit(process, when="in a run for the proof", folder=scratch.parent)
+            if isinstance(error, DeviceFull):
+                raise error
             deadline.check()
             raise ScriptFailed(
                 "A run for the proof ended or hung before its steps were recorded.",

@@ -6,7 +6,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from hasten.errors import TooFewSteps
+from hasten.errors import DeviceFull, TooFewSteps
 from hasten.protocol import ReadTraits, TraitsRead, Turn
 from hasten.trials.blocks import CpuCompetition, cost_s, pair, pairs_of, reordered
 from hasten.trials.children import Children
@@ -216,13 +216,27 @@ class TrialRunner:
         return self.repeat(run)
 
     def repeat(self, run: Callable[[], _T]) -> _T:
-        """Run, and run again with fresh children if the script came to its end meanwhile."""
+        """Run, and run again with fresh children if the script came to its end meanwhile.
+
+        Where an accelerator has no room for two children, one lives at a time from then on, unless
+        one alone does not fit either.
+        """
         try:
             return run()
         except TooFewSteps as ended:
             self.pace.life_count = ended.step_count
             self.children.clear()
             return run()
+        except DeviceFull:
+            if not self.children.were_two:
+                raise
+        self.children.clear()
+        self.pace.single_process = True
+        try:
+            return run()
+        except DeviceFull:
+            self.pace.single_process = False
+            raise
 
 
 def _watched(

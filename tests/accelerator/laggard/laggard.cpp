@@ -23,6 +23,8 @@
 #include <ATen/ops/view_native.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <torch/library.h>
 #include <unistd.h>
 
@@ -32,6 +34,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -55,8 +58,12 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLaggard = c10::DeviceType::PrivateUse1;
 constexpr DeviceIndex kDeviceCount = 2;
 constexpr int kPoison = 0x7f;
+constexpr size_t kPoisonedBytes = 1 << 26;  // a test of what is full shall not fill the host
+constexpr int64_t kPieceCount = 64;
 
 std::atomic<int64_t> kernel_us{0}, copy_us{0}, us_per_mib{0}, memory_bytes{int64_t(1) << 32};
+std::atomic<int64_t> kernels_left{0};  // 0: for ever
+std::atomic<bool> is_lost{false};
 std::atomic<int64_t> late_kernels{0}, prompt_kernels{0}, late_copies{0}, prompt_copies{0},
     host_waits{0}, busy_ns{0};
 
@@ -171,6 +178,7 @@ struct Streams {
     if (!owner) owner = getpid();
     TORCH_CHECK(owner == getpid(),
                 "Cannot re-initialize laggard in forked subprocess: use the 'spawn' start method");
+    TORCH_CHECK(!is_lost, "laggard error: unspecified launch failure");
     auto& of = queues[device];
     while (int64_t(of.size()) <= id) of.push_back(new Queue);
     return *of[id];
@@ -209,6 +217,52 @@ bool all_idle(DeviceIndex device) {
 
 // ---- memory
 
+// Memory that processes share, in pieces: who has bound the name of a piece holds it, and its end
+// gives it back, however it comes. Such names are in no file system and no process namespace.
+class Pieces {
+ public:
+  int64_t size() const { return std::max<int64_t>(1, memory_bytes.load() / kPieceCount); }
+  int64_t held() const { return int64_t(sockets_.size()) * size(); }
+
+  // Holds as many as `byte_count` takes; false where others have them.
+  bool hold(DeviceIndex device, int64_t byte_count) {
+    const auto wanted = size_t((byte_count + size() - 1) / size());
+    for (int64_t i = 0; i < kPieceCount && sockets_.size() < wanted; ++i) take(device, i);
+    while (sockets_.size() > wanted) give_back();
+    return sockets_.size() == wanted;
+  }
+  int64_t free(DeviceIndex device) const {
+    std::ifstream names("/proc/net/unix");
+    const auto prefix = "@" + name(device, "");
+    int64_t count = 0;
+    for (std::string line; std::getline(names, line);) count += line.find(prefix) != line.npos;
+    return (kPieceCount - count) * size();
+  }
+
+ private:
+  static std::string name(DeviceIndex device, const std::string& piece) {
+    return std::string("laggard/") + getenv("LAGGARD_SHARED") + "/" + std::to_string(device) + "/" +
+        piece;
+  }
+  void take(DeviceIndex device, int64_t index) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const auto text = name(device, std::to_string(index));
+    memcpy(address.sun_path + 1, text.data(), text.size());
+    const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const auto length = socklen_t(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+    if (bind(socket, reinterpret_cast<sockaddr*>(&address), length))
+      close(socket);
+    else
+      sockets_.push_back(socket);
+  }
+  void give_back() {
+    close(sockets_.back());
+    sockets_.pop_back();
+  }
+  std::vector<int> sockets_;
+};
+
 struct Block {
   size_t size;
   DeviceIndex device;
@@ -222,14 +276,15 @@ class Memory final : public c10::DeviceAllocator {
     if (!size) return {nullptr, nullptr, &drop, Device(kLaggard, here)};
     std::lock_guard<std::mutex> lock(mutex_);
     auto& stats = stats_[here];
-    if (int64_t(size) + stats.allocated_bytes[0].current > memory_bytes.load()) {
+    const auto wanted = int64_t(size) + stats.allocated_bytes[0].current;
+    if (wanted > memory_bytes.load() || (is_shared_ && !pieces_[here].hold(here, wanted))) {
       ++stats.num_ooms;
       TORCH_CHECK_WITH(OutOfMemoryError, false, "laggard out of memory. Tried to allocate ", size,
                        " bytes");
     }
     void* block = nullptr;
     TORCH_CHECK(!posix_memalign(&block, 64, size));
-    memset(block, kPoison, size);
+    memset(block, kPoison, std::min(size, kPoisonedBytes));
     blocks_[block] = {size, here, current[here], {}};
     stats.allocation[0].increase(1);
     stats.allocated_bytes[0].increase(size);
@@ -264,8 +319,10 @@ class Memory final : public c10::DeviceAllocator {
   }
   std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto used = stats_[device].allocated_bytes[0].current;
-    return {size_t(memory_bytes.load() - used), size_t(memory_bytes.load())};
+    const auto total = memory_bytes.load();
+    const auto left = is_shared_ ? pieces_[device].free(device)
+                                 : total - stats_[device].allocated_bytes[0].current;
+    return {size_t(left), size_t(total)};
   }
 
  private:
@@ -277,12 +334,15 @@ class Memory final : public c10::DeviceAllocator {
     stats.allocation[0].decrease(1);
     stats.allocated_bytes[0].decrease(found.size);
     stats.reserved_bytes[0].decrease(found.size);
+    if (is_shared_) pieces_[found.device].hold(found.device, stats.allocated_bytes[0].current);
     return found;
   }
 
   std::mutex mutex_;
   std::unordered_map<void*, Block> blocks_;
   c10::CachingDeviceAllocator::DeviceStats stats_[kDeviceCount];
+  Pieces pieces_[kDeviceCount];
+  const bool is_shared_ = getenv("LAGGARD_SHARED");
 };
 
 // Never destroyed: tensors are dropped until the process has ended.
@@ -303,8 +363,8 @@ void Memory::emptyCache(c10::MempoolId_t) {
 void Memory::drop(void* block) {
   if (!block || streams().is_forked()) return;
   const auto found = memory().take(block);
-  if (all_idle(found.device)) {
-    memset(block, kPoison, found.size);
+  if (is_lost || all_idle(found.device)) {
+    memset(block, kPoison, std::min(found.size, kPoisonedBytes));
     free(block);
     return;
   }
@@ -312,7 +372,7 @@ void Memory::drop(void* block) {
   for (auto id : found.used_by) readers.push_back(streams().at(found.device, id).record());
   streams().at(found.device, found.stream).push([block, readers, size = found.size] {
     for (auto& reader : readers) reader->wait();
-    memset(block, kPoison, size);
+    memset(block, kPoison, std::min(size, kPoisonedBytes));
   });
   std::shared_ptr<void> last(block, free);
   for (auto* queue : streams().all(found.device)) queue->push([last] { (void)last; });
@@ -729,6 +789,7 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const torch::jit::Stack args(stack->end() - count, stack->end());
   torch::jit::drop(*stack, count);
   const auto device = device_of(args);
+  if (kernels_left && !--kernels_left) is_lost = true;
   c10::DeviceGuard guard(Device(kLaggard, device));
   std::optional<torch::jit::Stack> meta;
   if (kernel_us.load() > 0) meta = shapes(op, args);
@@ -857,11 +918,12 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 // ---- what tests ask of it, by ctypes
 
 extern "C" {
-void laggard_set(int64_t kernel, int64_t copy, int64_t per_mib, int64_t memory_size) {
+void laggard_set(int64_t kernel, int64_t copy, int64_t per_mib, int64_t memory_size, int64_t kernels) {
   kernel_us = kernel;
   copy_us = copy;
   us_per_mib = per_mib;
   memory_bytes = memory_size;
+  kernels_left = kernels;
 }
 void laggard_counts(int64_t* counts) {
   const std::atomic<int64_t>* all[] = {&late_kernels, &prompt_kernels, &late_copies,

@@ -10,6 +10,9 @@ is comes from the environment, or from `configure`:
     LAGGARD_COPY_US       of each copy between host and device
     LAGGARD_US_PER_MIB    the same for each MiB of it
     LAGGARD_MEMORY_BYTES  of each device; 4 GiB without
+    LAGGARD_LIFE_COUNT    kernels until the device is lost; 0 for none
+
+All processes where LAGGARD_SHARED has the same value share the memory of the devices.
 """
 
 import atexit
@@ -68,10 +71,12 @@ def build() -> Path:
 
 
 def configure(
-    *, kernel_us: int = 0, copy_us: int = 0, us_per_mib: int = 0, memory_bytes: int = _MEMORY_BYTES
-) -> None:
+    *, kernel_us: int = 0, copy_us: int = 0, us_per_mib: int = 0,
+    memory_bytes: int = _MEMORY_BYTES, life_count: int = 0,
+) -> None:  # fmt: skip
     """Say how late it is from now on."""
-    _core.laggard_set(*map(ctypes.c_int64, (kernel_us, copy_us, us_per_mib, memory_bytes)))
+    given = (kernel_us, copy_us, us_per_mib, memory_bytes, life_count)
+    _core.laggard_set(*map(ctypes.c_int64, given))
 
 
 def counts() -> dict[str, int]:
@@ -89,7 +94,7 @@ def register() -> None:
     path = str(library())
     torch.ops.load_library(path)
     _core = ctypes.CDLL(path)
-    names = ("KERNEL_US", "COPY_US", "US_PER_MIB", "MEMORY_BYTES")
+    names = ("KERNEL_US", "COPY_US", "US_PER_MIB", "MEMORY_BYTES", "LIFE_COUNT")
     given = {name: os.environ.get(f"LAGGARD_{name}") for name in names}
     configure(**{name.lower(): int(value) for name, value in given.items() if value})
     torch.utils.rename_privateuse1_backend("laggard")
@@ -109,7 +114,9 @@ def _module(torch) -> ModuleType:
     module.current_device = torch.accelerator.current_device_index
     module.set_device = torch.accelerator.set_device_index
     module.max_memory_allocated = torch.accelerator.max_memory_allocated
-    module.mem_get_info = torch.accelerator.get_memory_info
+    module.memory_allocated = torch.accelerator.memory_allocated
+    module.memory_reserved = torch.accelerator.memory_reserved
+    module.mem_get_info = lambda device=None: torch.accelerator.get_memory_info(device)
     module.synchronize = torch.accelerator.synchronize
     module.empty_cache = torch.accelerator.empty_cache
     module.manual_seed_all = module.manual_seed = lambda seed: None

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _MOST_BATCHES = 4
 
+# What has to fit besides: two copies that were started ahead, one in use, one that is dropped late.
+
 
 class Accelerator:
     """Copies to one device of any kind, on a stream separate from that of the script's kernels.
@@ -26,6 +28,8 @@ class Accelerator:
 
         module: Any = torch.get_device_module(target)
         self._target = target
+        self._memory = getattr(module, "mem_get_info", None)
+        self._largest_bytes = 0
         self._stream = module.Stream(target)
         self._streams = ScriptStreams(module, self._stream, mentioned, self._stream.synchronize)
         self._begun: deque[Any] = deque()
@@ -47,8 +51,18 @@ class Accelerator:
         """Start a copy of a CPU tensor and return its target, in memory of the side stream.
 
         Until a later `event` has completed, the source must not change nor the target be used.
+
+        Raises:
+            RuntimeError: copies of this size would take memory that the script may need. Only free
+                memory counts: blocks that torch keeps for the script's stream are no use to ours.
         """
         import torch
+
+        if source.nbytes > self._largest_bytes and self._memory is not None:
+            free_bytes, _ = self._memory(self._target)
+            if free_bytes < (_MOST_BATCHES + 1) * source.nbytes:
+                raise RuntimeError("too little memory is free on the device")
+            self._largest_bytes = source.nbytes
 
         with self._within(self._stream):
             return torch._C.TensorBase.to(source, self._target, non_blocking=True)
@@ -89,6 +103,23 @@ class Accelerator:
         """Finish all copies, and watch the script no longer."""
         self._stream.synchronize()
         self._streams.close()
+
+
+def find_spare_bytes(target: Any) -> int | None:
+    """Return the memory of a device that this process could still take; None where unknown.
+
+    Args:
+        target: a `torch.device` with an index, in use.
+    """
+    import torch
+
+    module: Any = torch.get_device_module(target)
+    if not hasattr(module, "mem_get_info"):
+        return None
+    spare_bytes = int(module.mem_get_info(target)[0])
+    if hasattr(module, "memory_reserved"):  # free blocks that the allocator keeps
+        spare_bytes += module.memory_reserved(target) - module.memory_allocated(target)
+    return spare_bytes
 
 
 def is_built() -> bool:

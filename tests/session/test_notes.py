@@ -1,0 +1,30 @@
+"""What the user is told of how trials run here."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from hasten.records import Phase, Profile
+from hasten.session.watching import notes_of
+
+
+@pytest.mark.parametrize(
+    ("alone", "others_ratio", "told"),
+    [
+        (False, None, []),
+        (False, 0.1, []),
+        (True, None, ["memory for one trial at a time"]),
+        (False, 0.6, ["Other processes hold 60% of the accelerator's memory"]),
+    ],
+)
+def test_room_for_one_and_others_on_the_accelerator_are_told(alone, others_ratio, told) -> None:
+    runner = SimpleNamespace(
+        children=SimpleNamespace(notes=("as ever",)), pace=SimpleNamespace(single_process=alone)
+    )
+    seen = Profile(
+        step_s=1.0, step_low_s=1.0, step_high_s=1.0, sample_unit="samples", sample_count=1.0,
+        phase_s={Phase.FORWARD: 1.0}, step_count=9, others_device_ratio=others_ratio,
+    )  # fmt: skip
+    first, *rest = notes_of(runner, seen)
+    assert first == "as ever"
+    assert [words in note for words, note in zip(told, rest, strict=True)] == [True] * len(told)
