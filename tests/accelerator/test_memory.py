@@ -86,7 +86,7 @@ def test_weights_on_a_lost_device_are_told() -> None:
 def test_copies_leave_the_script_the_memory_that_is_free(monkeypatch) -> None:
     import laggard
 
-    device, batch = Accelerator(torch.device("laggard:1")), torch.ones(MIB // 4)
+    device, batch = Accelerator(torch.device("laggard:1"), str), torch.ones(MIB // 4)
     laggard.configure(memory_bytes=5 * batch.nbytes)
     held = torch.empty(2 * batch.nbytes, dtype=torch.uint8, device="laggard:1")
     with pytest.raises(RuntimeError, match="too little memory"):

@@ -10,9 +10,7 @@ from hasten.loader.device.streams import ScriptStreams
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MOST_BATCHES = 4
-
-# What has to fit besides: two copies that were started ahead, one in use, one that is dropped late.
+_MOST_BATCHES = 4  # that wait for kernels; beside them one is used
 
 
 class Accelerator:
