@@ -1,4 +1,7 @@
+import pytest
+
 from hasten.machine import read
+from hasten.machine.cpu import processor_kind
 from hasten.records import Cpu
 
 
@@ -37,6 +40,20 @@ def test_reads_the_features_of_an_arm_processor(fake) -> None:
     assert cpu.instruction_sets == ("asimd", "sve", "bf16")
     assert cpu.thread_count == 1
     assert cpu.core_count is None
+
+
+@pytest.mark.parametrize("changed", ["flags : avx2", "model name : other"])
+def test_code_for_another_processor_is_told_apart(fake, changed) -> None:
+    own = "model name : one\nflags : avx2 avx512f\ncpu MHz : "
+    name, _, _ = changed.partition(" : ")
+    lines = [changed if line.startswith(name) else line for line in own.splitlines()]
+    kinds = set()
+    for content in (f"{own}2000", f"{own}3000", "\n".join(lines)):
+        fake.write("proc/cpuinfo", content)
+        kinds.add(processor_kind(fake.path))
+    assert len(kinds) == 2
+    fake.write("proc/cpuinfo", "processor : 0\nmodel name : one")
+    assert processor_kind(fake.path) is None
 
 
 def test_half_a_topology_is_unknown_and_no_guess(laptop) -> None:

@@ -145,6 +145,7 @@ def tuned(monkeypatch, tmp_path):
 
         @contextmanager
         def open_runner(workload, options, facts, code, *, deadline):
+            run.code = code
             with TrialRunner(
                 workload, isolation=Isolation.NONE, patience_s=60.0,
                 make_trial=partial(script.trial, deadline=deadline),
@@ -267,6 +268,14 @@ def test_what_compiles_stays_only_where_it_is_known_to_be_repaid(
     assert (row.outcome, row.reason) == (
         (Outcome.KEPT, None) if training_s else (Outcome.DROPPED, Reason.NOT_RACED_AGAIN)
     )
+
+
+@pytest.mark.parametrize(("compiles", "kept"), [("crowd", True), ("amiss", False)])
+def test_code_is_kept_for_a_plan_that_compiles(tuned, monkeypatch, compiles, kept) -> None:
+    plant(monkeypatch, {**LEVERS, compiles: replace(LEVERS[compiles], patience_s=600.0)})
+    seen = tuned(300.0, step_s=0.1, start_s=15.0)
+    assert (compiles in dict(seen.tuning.plan.settings)) is kept
+    assert tuned.code.kept == (setup.kept_code(WORKLOAD) if kept else None)
 
 
 def test_a_first_child_that_hangs_is_ended_with_the_budget(tuned) -> None:

@@ -2,7 +2,9 @@
 
 Helps: models that spend their time on many small or elementwise operations, which get fused.
 Hurts: runs that end before compiling has paid for itself; models with large matrix products and
-    convolutions, which stay library calls. Calls that differ each time are not compiled.
+    convolutions, which stay library calls. Calls that differ each time are not compiled. A run
+    after a tuning finds what its trials have compiled, and still loads the compiler and traces
+    the model.
 Maths: rounding. Fused operations keep intermediate values that plain torch rounds, and sum in
     another order. Random numbers are drawn as by plain torch. Evaluation, odd last batches,
     modules with hooks, models that torch cannot compile as one graph, models with weights behind

@@ -27,6 +27,8 @@ _OF_INTEREST = (
     "bf16",
     "i8mm",
 )
+# What compilers build for by -march=native.
+_KIND = ("model name", "flags", "CPU implementer", "CPU part", "Features")
 
 
 def online_ids(root: Path) -> frozenset[int]:
@@ -77,6 +79,16 @@ def read_cpu(root: Path, siblings: Mapping[int, frozenset[int]]) -> Cpu:
         thread_count=len(online) or None,
         instruction_sets=tuple(name for name in _OF_INTEREST if name in flags),
     )
+
+
+def processor_kind(root: Path) -> str | None:
+    """Return what decides whether code compiled for another processor runs here.
+
+    None where the kernel does not say.
+    """
+    first = next(iter(_processors(root)), {})
+    known = [f"{name}: {first[name]}" for name in _KIND if first.get(name)]
+    return "\n".join(known) if {"flags", "Features"} & first.keys() else None
 
 
 def _sockets(root: Path, online: frozenset[int]) -> int | None:

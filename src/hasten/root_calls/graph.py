@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPILED_KEY, TORCHS_CACHE
+from hasten.root_calls.compiled_files import CachedStart
 from hasten.root_calls.quiet import quiet
 from hasten.root_calls.random_operations import REFUSALS, refuse_draws
 
@@ -159,16 +160,30 @@ def inductor(mode: str) -> Compiler:
             if cxx := _other_cxx():
                 chosen["cpp.cxx"] = (None, cxx)
 
-            def compile_inner(graph: Any, inputs: Any, **told: Any) -> Any:
-                refuse_draws(graph)
-                return front.compile_fx_inner(graph, inputs, **told)
-
-            compiled: Callable[..., Any] = front.compile_fx(
-                graph, inputs, inner_compile=compile_inner, config_patches=chosen
-            )
-            return compiled
+            return _compiled(front, graph, inputs, chosen)
 
     return compile_graph
+
+
+def _compiled(front: Any, graph: Any, inputs: Any, chosen: Any) -> Callable[..., Any]:
+    """Load a graph from torch's cache, or compile it; a file that does not load is made again."""
+    with CachedStart() as start:
+
+        def compile_inner(graph: Any, inputs: Any, **told: Any) -> Any:
+            start.miss()
+            refuse_draws(graph)
+            return front.compile_fx_inner(graph, inputs, **told)
+
+        while True:
+            try:
+                compiled: Callable[..., Any] = front.compile_fx(
+                    graph, inputs, inner_compile=compile_inner, config_patches=chosen
+                )
+            except Exception as error:
+                if not start.discard(error):
+                    raise
+            else:
+                return compiled
 
 
 def _keep_headers(shelf: str) -> None:

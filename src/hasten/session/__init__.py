@@ -95,7 +95,9 @@ def run(
     from hasten.errors import UsageError
     from hasten.protocol import Mode
     from hasten.records import Entry
+    from hasten.trials.blocks import patience_s
     from hasten.trials.child_environment import environment
+    from hasten.trials.compiled_code import handed_out
 
     guarded = {} if envelope is None else {"envelope": asdict(envelope)}
     env = dict(os.environ)
@@ -103,6 +105,8 @@ def run(
     elsewhere = workload.entry is Entry.NOTEBOOK and workload.python != sys.executable
     if plan.settings or elsewhere:
         env = environment(plan, mode=Mode.RUN, assumed=assumed, **guarded)
+    if patience_s(plan) and (kept := setup.kept_code(workload)) is not None:
+        env |= handed_out(kept)
     command = workload.command
     # Python ignores them, and a shell cannot undo that for what it starts: see `yes | head -1`.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hasten.errors import UsageError
 from hasten.records import Entry
 from hasten.trials.deadline import NEVER
 
@@ -72,6 +76,29 @@ def _torch_version(workload: Workload) -> str | None:
     except (OSError, subprocess.TimeoutExpired):  # whoever starts it will say so
         return None
     return asked.stdout.strip() or None
+
+
+def kept_code(workload: Workload) -> Path | None:
+    """Return where the code compiled for a script outlives its tuning.
+
+    None where there is no cache, or where the processor is unknown: code for another one can end
+    the process (`-march=native`), and several machines may share a home.
+
+    Args:
+        workload: the user's command; its folder and first word decide.
+    """
+    from hasten.machine.cpu import processor_kind
+    from hasten.report import archive
+
+    kind = processor_kind(Path("/"))
+    if kind is None:
+        return None
+    try:
+        place = archive.folder().parent / "compiled"
+    except UsageError:
+        return None
+    script = os.path.join(workload.cwd, workload.argv[0])
+    return place / hashlib.sha256(os.fsencode(f"{kind}\n{script}")).hexdigest()[:16]
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from hasten.session.races import Races, confirmed_race
 from hasten.session.search_driver import SearchDriver
 from hasten.session.settlement import Answer, Settlement
 from hasten.session.watching import notes_of, watch
+from hasten.trials.blocks import patience_s
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.deadline import Deadline
 from hasten.units import times
@@ -93,6 +94,8 @@ class TuningSession:
                 without=self._without,
             )  # fmt: skip
             found = self._search()
+            if patience_s(found.plan):
+                code.kept = setup.kept_code(workload)
         if found is None:
             raise KeyboardInterrupt
         return found

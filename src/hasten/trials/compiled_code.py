@@ -1,13 +1,17 @@
 """Compiled code that trials pass on: each begins with what earlier ones have compiled.
 
 A trial's writes are isolated, so each one would compile again what the last one did. The
-files of torch's cache are named by their content, so they can be merged and moved.
+files of torch's cache are named by their content, so they can be merged and moved. What a tuning
+has compiled for its plan is kept in the user's cache, and real runs begin with it.
 """
 
 from __future__ import annotations
 
+import getpass
 import os
+import re
 import shutil
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -19,17 +23,26 @@ from hasten.trials.blocks import patience_s
 from hasten.trials.isolation.scratch import make_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from hasten.records import Plan
 
 _NAME = "compiled"
+_NOT_KEPT = ("locks", "precompiled_headers")  # the latter are 150 MB each, and only for compiling
+_MOST_KEPT_BYTES = 512 << 20
+_NOT_IN_NAMES = r'[\\/:*?"<>|]'
 
 
 class CompiledCode:
-    """The compiled code of one tuning, in a folder that is removed with it."""
+    """The compiled code of one tuning, in a folder that is removed with it.
+
+    Attributes:
+        kept: where a copy is left for real runs; None leaves none.
+    """
 
     def __init__(self) -> None:
+        self.kept: Path | None = None
         self._folder: Path | None = None
         self._lock = Lock()
 
@@ -41,6 +54,8 @@ class CompiledCode:
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
         if self._folder is not None:
+            if self.kept is not None:
+                _keep(self._folder, self.kept)
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def lend(self, scratch: Path, *plans: Plan) -> dict[str, str]:
@@ -110,10 +125,48 @@ class LentCode:
         self._compiles = False
 
 
-def _add(own: Path, other: Path) -> None:
+def handed_out(kept: Path) -> dict[str, str]:
+    """Put kept code where torch looks for it; return the environment that says so.
+
+    That is torch's own folder, so a real run adds to it as ever. One that the user has chosen
+    for torch, or that belongs to somebody else, is left alone.
+
+    Args:
+        kept: what a tuning has left.
+    """
+    if TORCHS_CACHE in os.environ or not kept.is_dir():
+        return {}
+    try:
+        user = re.sub(_NOT_IN_NAMES, "_", getpass.getuser())
+        place = Path(tempfile.gettempdir(), f"torchinductor_{user}")
+        place.mkdir(exist_ok=True)
+        if place.is_symlink() or place.stat().st_uid != os.geteuid():
+            return {}
+    except (OSError, KeyError):  # the user has no name, or there is no room
+        return {}
+    _add(kept, place)
+    return {TORCHS_CACHE: str(place)}
+
+
+def _keep(folder: Path, kept: Path) -> None:
+    """Replace what is kept, and remove what other tunings have left longest ago."""
+    with suppress(OSError):
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(exist_ok=True)
+        _add(folder, kept, without=_NOT_KEPT)
+        left_bytes = _MOST_KEPT_BYTES
+        for one in sorted(kept.parent.iterdir(), key=os.path.getmtime, reverse=True):
+            left_bytes -= sum(path.stat().st_size for path in one.rglob("*"))
+            if left_bytes < 0:
+                shutil.rmtree(one, ignore_errors=True)
+
+
+def _add(own: Path, other: Path, without: Sequence[str] = ()) -> None:
     """Add the files that are missing; a full disk only costs time."""
     with suppress(OSError):
-        for folder, _, names in os.walk(own):
+        for folder, folders, names in os.walk(own):
+            folders[:] = (name for name in folders if name not in without)
             to = other / Path(folder).relative_to(own)
             to.mkdir(exist_ok=True)
             for name in names:

@@ -1,0 +1,106 @@
+"""Files of torch's compiler cache: what a process need not do again because they are there."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import platform
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PROBES = "hasten-probes"
+
+
+class CachedStart:
+    """A graph that is in torch's cache is loaded; the C++ compiler is not asked again.
+
+    Inside, torch believes what it found out about the vector instructions of this machine in an
+    earlier process, and headers are not precompiled before there is something to compile.
+    """
+
+    def __init__(self) -> None:
+        self._code: Any = importlib.import_module("torch._inductor.codecache")
+        self._precompile = getattr(self._code, "_precompile_header", None)
+        self._place = os.path.realpath(self._code.cache_dir())
+        self._discarded = set[str]()
+        self._undo = ExitStack()
+
+    def __enter__(self) -> CachedStart:
+        if self._precompile is not None:
+            self._code._precompile_header = _as_it_is
+            self._undo.callback(self.miss)
+        self._undo.enter_context(_remembered_probes(self._place))
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._undo.close()
+
+    def miss(self) -> None:
+        """Say that a graph is not in the cache, and has to be compiled."""
+        if self._precompile is not None:
+            self._code._precompile_header = self._precompile
+
+    def discard(self, error: BaseException) -> bool:
+        """Remove the file of the cache that cannot be loaded; return whether there was one.
+
+        Torch itself compiles again only what it cannot unpickle.
+        """
+        cause: BaseException | None = error
+        while cause is not None:
+            path = os.path.realpath(_file_of(cause) or self._place)
+            if path.startswith(self._place + os.sep) and path not in self._discarded:
+                self._discarded.add(path)
+                with suppress(OSError):
+                    os.unlink(path)
+                    return True
+            cause = getattr(cause, "inner_exception", None) or cause.__cause__ or cause.__context__
+        return False
+
+
+def _as_it_is(header: str, *_: Any, **__: Any) -> str:
+    return header
+
+
+def _file_of(error: BaseException) -> str | None:
+    """Return the file of Python code, or of machine code, that could not be imported."""
+    if isinstance(error, ImportError):
+        return error.path
+    return error.filename if isinstance(error, SyntaxError) else None
+
+
+@contextmanager
+def _remembered_probes(place: str) -> Iterator[None]:
+    """Have each probe of an instruction set that succeeded noted, and not made again.
+
+    Such a probe starts a process that loads a library, for each set that the CPU says it has.
+    """
+    try:
+        sets: Any = importlib.import_module("torch._inductor.cpu_vec_isa")
+        probe: Callable[[Any, str], bool] = sets.VecISA.check_build
+        fingerprint: Callable[[str], str] = sets._get_isa_dry_compile_fingerprint
+    except (ImportError, AttributeError):  # another torch
+        yield
+        return
+
+    def check_build(self: Any, code: str) -> bool:
+        known = (str(self), code, fingerprint(self.build_arch_flags()), sets.__file__)
+        key = hashlib.sha256(repr((*known, platform.node())).encode()).hexdigest()
+        note = os.path.join(place, _PROBES, key)
+        if os.path.exists(note):
+            return True
+        works = probe(self, code)
+        if works:
+            with suppress(OSError):
+                os.makedirs(os.path.dirname(note), exist_ok=True)
+                open(note, "w").close()
+        return works
+
+    sets.VecISA.check_build = check_build
+    try:
+        yield
+    finally:
+        sets.VecISA.check_build = probe
