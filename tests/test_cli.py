@@ -316,6 +316,13 @@ def test_a_run_takes_the_assumptions_of_its_plan_and_of_its_own_command(session)
     assert session.calls[-1][-1] == {"dataset-unchanged"}
 
 
+@pytest.mark.parametrize("order", [("k.toml", "--full"), ("--full", "k.toml")])
+def test_the_commands_that_a_report_prints_can_be_typed(session, order):
+    hasten_with("tune", "--plan", "k.toml", "train.py")
+    done = hasten_with("report", *order)
+    assert done.exit_code == 0, done.output
+
+
 def test_a_device_is_the_setting_of_the_lever_that_has_this_option(session, monkeypatch):
     lever = SimpleNamespace(name="place", kind=str, validate=lambda _: "", option="device")
     plant(monkeypatch, {"place": lever})

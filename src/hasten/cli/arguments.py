@@ -26,10 +26,12 @@ class Progress(StrEnum):
 
 
 class Command(TyperCommand):
-    """A command whose own options end where the user's command begins."""
+    """A command whose own options end where the user's command begins, if it takes one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert `--` before `-m` or another `--`, so that both reach the workload."""
+        if all(param.name != "script" for param in self.params):
+            return super().parse_args(ctx, args)
         ctx.allow_interspersed_args = False
         valued = {o for p in self.params if not getattr(p, "is_flag", True) for o in p.opts}
         index = 0

@@ -292,3 +292,61 @@ def test_a_compiled_class_of_a_library_is_the_library_s():
     assert is_user_class(made("numpy", Compiled(__name__)))
     assert is_user_class(made("numpy", Compiled("a module that is not there")))
     assert is_user_class(made("numpy", lambda self: self))
+
+
+# ---- a handler within a handler, and transforms that are modules
+
+
+class TriesInATry(Held):
+    def __getitem__(self, i):
+        try:
+            try:
+                len(self.points)
+            except ValueError:
+                found = []
+            found = self.points[i]
+        except IndexError:
+            found = self.points[0]
+        return found * 2
+
+
+class KeepsInATry(Held):
+    def __getitem__(self, i):
+        try:
+            try:
+                len(self.points)
+            except ValueError:
+                found = []
+            found = self.seen
+        except IndexError:
+            found = []
+        found.append(i)
+        return i
+
+
+def test_a_try_within_another_is_followed():
+    assert gaps(TriesInATry) == []
+    assert gaps(KeepsInATry)
+
+
+class Transforms(Held):
+    def __init__(self):
+        super().__init__()
+        self.transform = v1.Compose([v1.Normalize((0.1,), (0.3,))])
+
+    def __getitem__(self, i):
+        return self.transform(torch.ones(1, 2, 2) * i)
+
+
+class ReadsWeights(Held):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(2, 2)
+
+    def __getitem__(self, i):
+        return self.net.weight * i
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(Transforms, False), (ReadsWeights, True)])
+def test_a_transform_of_torchvision_is_no_network(kind, expected):
+    assert read_items(DataLoader(kind()))[0].has_modules is expected

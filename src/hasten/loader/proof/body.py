@@ -143,7 +143,7 @@ class Body:
         self._trails.append(trail)
         for block in blocks:
             self.block(block)
-        self._trails.remove(trail)
+        self._trails.pop()
         for name, values in trail.items():
             earlier = [before[name]] if name in before else []
             self.variables[name] = either(*earlier, *values)

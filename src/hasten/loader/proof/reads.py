@@ -101,7 +101,8 @@ class Reads:
     @property
     def has_modules(self) -> bool:
         """Whether networks, or their parameters, are read."""
-        kinds = {*map(type, self.objects.values()), *map(type, self.content.values())}
+        seen = (*self.objects.values(), *self.content.values())
+        kinds = {type(one) for one in seen if not _is_bare_transform(one)}
         names = {parent.__name__ for kind in kinds for parent in kind.__mro__}
         return bool(names & {"Module", "Parameter"})
 
@@ -149,3 +150,11 @@ class Reads:
         if not isinstance(value, ModuleType):
             self.variables.setdefault(id(space), (space, set()))[1].add(name)
         return self.load(value)
+
+
+def _is_bare_transform(one: Any) -> bool:
+    """Return whether an object is a transform of torchvision's that has no weights of its own."""
+    if not type(one).__module__.startswith("torchvision.transforms."):
+        return False
+    own = getattr(one, "__dict__", {})
+    return not (own.get("_parameters") or own.get("_buffers"))

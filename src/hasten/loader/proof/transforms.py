@@ -89,11 +89,12 @@ def _transform(body: Frame, one: Any, args: list[Value], node: Any) -> Value:
         return body.gap(f"{type(one).__name__} works in place on what outlives the batch", node)
     for value in given:
         operators.implied(body, value, node)
-    if one in body.follower.following:
+    following = body.follower.following
+    if any(earlier is one for earlier in following):
         return whole
-    body.follower.following.append(one)
+    following.append(one)
     found = _stages(body, one, given or [new()], node)
-    body.follower.following.remove(one)
+    following.pop()
     return either(whole, *found) if not _replaces(one) else [whole, *found][-1]
 
 
