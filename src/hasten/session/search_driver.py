@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hasten import search
 from hasten.errors import OutOfTime
 from hasten.search.costs import too_short
-from hasten.units import duration, whole_minutes
+from hasten.units import counted, duration, whole_minutes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,7 +98,7 @@ class SearchDriver:
         """Race until nothing is worth it, or the time is needed for what comes after."""
         history = self._journal.history
         if self._journal.resumed_count:
-            self._view.known(f"{self._journal.resumed_count} races are known from an earlier run")
+            self._view.known(f"{counted(self._journal.resumed_count, 'race')} known from an earlier run")
         races = _RACES_PER_CANDIDATE * len(self._candidates)
         best = self.best
         if best.settings:
