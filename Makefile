@@ -22,7 +22,7 @@ test: $(READY) system
 	$(TESTS) -m "not measures and not slow"
 	@if command -v g++ >/dev/null; then \
 		$(BIN)/python tests/accelerator/laggard/laggard.py && \
-		PYTHONPATH=tests/accelerator/laggard $(TESTS) -m "not measures" tests/accelerator && \
+		PYTHONPATH=tests/accelerator/laggard $(TESTS) -m "not measures and not slow" tests/accelerator && \
 		PYTHONPATH=tests/accelerator/laggard $(BIN)/pytest -q -m measures --reruns 1 -rR tests/accelerator; \
 	elif [ -n "$$CI" ]; then echo "tests/accelerator needs g++"; exit 1; \
 	else echo "Skipped tests/accelerator: there is no g++."; fi
@@ -31,6 +31,8 @@ test: $(READY) system
 # Whole trainings: each script of the corpus, each data engine, tunings from end to end.
 slow: $(READY) system
 	$(TESTS) -m "slow and not measures" tests
+	$(BIN)/python tests/accelerator/laggard/laggard.py
+	PYTHONPATH=tests/accelerator/laggard $(TESTS) -m "slow and not measures" tests/accelerator
 
 # What tests need of the system: a browser for the HTML report, a compiler, an allocator to preload,
 # another user. A test whose part is missing is skipped, and fails where CI is set.

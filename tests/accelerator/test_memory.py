@@ -144,6 +144,7 @@ def test_what_fits_only_alone_is_raced_alone(shared) -> None:
         assert runner.pace.single_process
 
 
+@pytest.mark.slow
 def test_a_model_that_is_moved_by_both_trials_is_raced_alone(shared, monkeypatch) -> None:
     monkeypatch.setenv("LAGGARD_MEMORY_BYTES", str(8 * MIB))
     placed = Plan().with_lever("device_placement", "laggard")
@@ -154,6 +155,7 @@ def test_a_model_that_is_moved_by_both_trials_is_raced_alone(shared, monkeypatch
         assert runner.pace.single_process
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_alone_is_a_failure_and_others_go_on_in_twos(shared) -> None:
     with opened("1200", "3700", "100000") as runner:
         with pytest.raises(DeviceFull, match="ran out of the accelerator's memory"):

@@ -98,7 +98,8 @@ class SearchDriver:
         """Race until nothing is worth it, or the time is needed for what comes after."""
         history = self._journal.history
         if self._journal.resumed_count:
-            self._view.known(f"{counted(self._journal.resumed_count, 'race')} known from an earlier run")
+            known = counted(self._journal.resumed_count, "race")
+            self._view.known(f"{known} known from an earlier run")
         races = _RACES_PER_CANDIDATE * len(self._candidates)
         best = self.best
         if best.settings:
