@@ -34,6 +34,9 @@ from hasten.records import (
 from hasten.report.events import Events
 from hasten.report.evidence_table import State, state_of
 from hasten.session import Options, settlement, setup, tuning_session, watching
+from hasten.session.examine import examine
+from hasten.session.measured_costs import costs_of
+from hasten.session.observe import observe
 from hasten.session.races import Races
 from hasten.testing import LAPTOP, FakeScript, RecordingWatcher, plant, steady
 from hasten.trials.process import Isolation
@@ -239,6 +242,41 @@ def test_a_budget_is_a_cap_with_workers_and_levers_tried_one_by_one(
     if seen is not None:
         ended = any(ENDED in note for note in seen.tuning.notes)
         assert seen.tuning.speedup or ended or is_told(seen)
+
+
+@pytest.mark.parametrize(
+    ("fetch_s", "is_late"), [(0.01, False), (10.0, True)], ids=["kept up", "bursts"]
+)
+def test_workers_that_keep_up_take_no_time_from_a_short_budget(tuned, fetch_s, is_late) -> None:
+    """Ten of them have twenty batches in flight: fourteen seconds of steps."""
+    details = {"step_s": 0.7, "start_s": 4.0, "worker_count": 10, "fetch_s": fetch_s}
+    seen = tune_within(tuned, 75.0, **details)
+    assert (seen is None) is is_late
+    assert is_late or seen.tuning.races
+
+
+@pytest.mark.parametrize(
+    ("fetch_s", "worker_count", "probe_count", "watch_count", "look_count"),
+    [(0.01, 10, 0, 20, 8), (2.0, 2, 8, 8, 8), (8.0, 10, 0, 20, 20)],
+    ids=["kept up", "seen to wait", "bursts"],
+)
+def test_slow_steps_are_watched_for_a_cycle_and_probed_where_they_wait(
+    fetch_s, worker_count, probe_count, watch_count, look_count
+) -> None:
+    script = FakeScript(cost=lambda plan: 0.7, fetch_s=fetch_s, worker_count=worker_count)
+    with TrialRunner(
+        WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_trial=script.trial
+    ) as runner:
+        child = runner.children.trial(NOTHING)
+        before = child.step_count
+        seen = observe(runner, NOTHING)
+        assert seen.step_count == watch_count
+        assert child.step_count - before == 3 + (probe_count and 1 + probe_count) + 1 + watch_count
+        before = child.step_count
+        examine(runner, NOTHING, seen, LAPTOP, seconds=2.0)
+        assert child.step_count - before == look_count
+        costs = costs_of(runner, seen, LAPTOP, baseline=NOTHING, candidate=NOTHING)
+        assert costs.cycle_count == (1 if fetch_s < 1 else 2 * worker_count)
 
 
 def hangs_from(tuned, moment_s):
