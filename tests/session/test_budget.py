@@ -750,8 +750,9 @@ def test_after_a_gate_has_rejected_a_lever_the_others_are_tried(tuned) -> None:
     assert row.outcome == "rejected"
 
 
-@pytest.mark.usefixtures("one_by_one")
-def test_where_launches_refute_a_first_answer_the_others_are_tried(tuned, monkeypatch) -> None:
+@pytest.fixture
+def refuted(monkeypatch) -> list[Plan]:
+    """Return the first plan that is confirmed: its launches differ by as much as it gives."""
     stock, lost = Races.confirm, []
 
     def confirm(self, plan, *, until_s):
@@ -763,11 +764,48 @@ def test_where_launches_refute_a_first_answer_the_others_are_tried(tuned, monkey
         return replace(seen, speedup=ratios, means_ratio=1.05, best_means_ratio=1.05)
 
     monkeypatch.setattr(Races, "confirm", confirm)
+    return lost
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, OutOfTime])
+@pytest.mark.parametrize("ended", ["search", "proof", "confirmation"])
+def test_what_ends_the_second_part_leaves_what_it_found_where_nothing_is_confirmed(
+    tuned, tmp_path, refuted, ended, ends
+) -> None:
+    class Ends(Hears):
+        def leads(self, plan) -> None:
+            if refuted and ended == "search":
+                raise ends
+
+        def stage(self, name, detail="") -> None:
+            if self.goes_on() and name == ended != "search":
+                raise ends
+
+        def goes_on(self) -> bool:
+            return any(text.startswith("no gain is confirmed") for _, text in self.known_at)
+
+    seen = tuned(watcher=Ends(tuned), training_s=24 * 3600.0, **MANY).tuning
+    found = dict(seen.plan.settings)
+    assert found
+    assert not found.keys() & dict(refuted[0].settings).keys()
+    assert state_of(seen) is (State.PROVED if ended == "confirmation" else State.UNPROVED)
+    assert (seen.interrupted, seen.out_of_time) == (ends is KeyboardInterrupt, ends is OutOfTime)
+    rows = {row.lever: row.outcome for row in seen.levers}
+    assert {lever for lever, outcome in rows.items() if outcome == "kept"} == found.keys()
+    raced = {lever for race in seen.races for lever, _ in race.candidate.settings}
+    assert not raced & {lever for lever, outcome in rows.items() if outcome == "skipped"}
+    assert "The same command goes on from here." in seen.notes[-1]
+    assert list(tmp_path.rglob("*.jsonl"))
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_where_launches_refute_a_first_answer_the_others_are_tried(tuned, refuted) -> None:
     hears = Hears(tuned)
     seen = tuned(watcher=hears, training_s=24 * 3600.0, **MANY).tuning
     assert any("no gain is confirmed" in text for _, text in hears.known_at)
     assert state_of(seen) is State.CONFIRMED
-    assert not dict(lost[0].settings).keys() & dict(seen.plan.settings).keys()
+    assert not dict(refuted[0].settings).keys() & dict(seen.plan.settings).keys()
 
 
 @pytest.mark.usefixtures("one_by_one")
