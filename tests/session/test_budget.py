@@ -15,6 +15,7 @@ from hasten.cli.arguments import FIRST_ANSWER_S
 from hasten.errors import ChildLost, OutOfTime, Unprovable, UsageError
 from hasten.lever import Lever
 from hasten.records import (
+    CONTENDED,
     Diagnosis,
     Effect,
     Entry,
@@ -613,6 +614,25 @@ def test_a_short_search_does_not_end_on_a_small_gain_while_a_larger_one_is_named
     assert order(seen)[:2] == ["amiss", "brisk"]
     assert "brisk" in dict(seen.tuning.plan.settings)
     assert seen.late_ratio <= 1.0
+
+
+BURSTS = {"worker_count": 10, "fetch_s": 10.0}
+
+
+def test_a_budget_that_is_refused_late_does_not_hide_what_was_found(tuned) -> None:
+    few = replace(names("brisk", 0.43), lever="brisk")
+    other, last = names("early", 0.04), replace(names("amiss", 0.01), share=None)
+    busy = Finding(name=CONTENDED, message="Others compute.", remedy="End them.")
+    for findings in ((few, busy, other, last), (few,)):
+        with pytest.raises(UsageError, match="holds no answer") as refused:
+            tuned(100.0, step_s=0.7, start_s=4.0, findings=findings, **BURSTS)
+        first, *lines = refused.value.remedy.splitlines()
+        assert first.startswith("Give it --budget ")
+        told = ["brisk-cost costs 43%: It costs time. The lever brisk is a cure."]
+        if busy in findings:
+            told += ["contended-machine: Others compute.", "early-cost costs 4%: It costs time."]
+            assert "Other processes keep the CPUs busy" in lines.pop(0)
+        assert lines == told
 
 
 class Raced(RecordingWatcher):

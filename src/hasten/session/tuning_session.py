@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hasten.errors import HastenError, OutOfTime
+from hasten.errors import HastenError, OutOfTime, UsageError
 from hasten.lever import discover
 from hasten.records import Cost, Outcome, Reason, Tuning
 from hasten.search.costs import refuse_too_short
@@ -17,7 +17,7 @@ from hasten.session.measured_costs import costs_of, first_costs
 from hasten.session.races import Races, confirmed_race
 from hasten.session.search_driver import SearchDriver
 from hasten.session.settlement import Answer, Settlement
-from hasten.session.watching import notes_of, watch
+from hasten.session.watching import notes_of, watch, with_findings
 from hasten.trials.blocks import patience_s
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.deadline import Deadline
@@ -112,7 +112,10 @@ class TuningSession:
 
     def _search(self) -> Tuning:
         self._races.know(self._watched.journal.history)
-        self._driver.check_the_budget()
+        try:
+            self._driver.check_the_budget()
+        except UsageError as refused:
+            raise with_findings(refused, self._watched.diagnosis) from None
         try:
             if self._driver.best.settings or not self._driver.is_over:
                 self._races.measure_noise(quickly=self._driver.hurried)
