@@ -554,6 +554,11 @@ def test_a_name_that_is_no_utf8_is_tuned_told_and_run(session, monkeypatch):
     [
         (NeverTrains("It never trains.", remedy="Train.", output="Traceback!\n"), 3, "Traceback!"),
         (IsolationFailed("It writes.", remedy="Stop it."), 4, "hasten: It writes."),
+        (
+            UsageError("Too short.", remedy="Longer.\nSeen."),
+            2,
+            "\n         Longer.\n         Seen.",
+        ),
         (KeyboardInterrupt(), 130, "hasten: Interrupted."),
     ],
 )

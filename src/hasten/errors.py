@@ -28,7 +28,7 @@ class HastenError(Exception):
 
     Attributes:
         problem: one sentence, with the offending value in it.
-        remedy: one sentence in the imperative.
+        remedy: one sentence in the imperative; lines about what is known may follow.
         output: the script's own output, where it says more.
         exit_code: the exit code of the command line.
     """

@@ -29,6 +29,8 @@ def test_a_profile_takes_a_glance_a_probe_and_six_seconds_of_steps() -> None:
 def test_a_probe_ends_within_four_seconds_but_where_times_repeat() -> None:
     assert [probe_count(0.5), probe_count(0.51)] == [8, 0]
     assert [probe_count(0.51, cycle_count=2), probe_count(0.01, cycle_count=12)] == [8, 12]
+    unseen = [probe_count(s, cycle_count=40, waits=False) for s in (0.01, 0.2, 0.5, 0.51)]
+    assert unseen == [40, 20, 8, 0]
     assert [watch_count(2.0, cycle_count=12), watch_count(0.0)] == [12, 400]
 
 

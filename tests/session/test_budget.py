@@ -15,6 +15,7 @@ from hasten.cli.arguments import FIRST_ANSWER_S
 from hasten.errors import ChildLost, OutOfTime, Unprovable, UsageError
 from hasten.lever import Lever
 from hasten.records import (
+    CONTENDED,
     Diagnosis,
     Effect,
     Entry,
@@ -34,6 +35,9 @@ from hasten.records import (
 from hasten.report.events import Events
 from hasten.report.evidence_table import State, state_of
 from hasten.session import Options, settlement, setup, tuning_session, watching
+from hasten.session.examine import examine
+from hasten.session.measured_costs import costs_of
+from hasten.session.observe import observe
 from hasten.session.races import Races
 from hasten.testing import LAPTOP, FakeScript, RecordingWatcher, plant, steady
 from hasten.trials.process import Isolation
@@ -239,6 +243,41 @@ def test_a_budget_is_a_cap_with_workers_and_levers_tried_one_by_one(
     if seen is not None:
         ended = any(ENDED in note for note in seen.tuning.notes)
         assert seen.tuning.speedup or ended or is_told(seen)
+
+
+@pytest.mark.parametrize(
+    ("fetch_s", "is_late"), [(0.01, False), (10.0, True)], ids=["kept up", "bursts"]
+)
+def test_workers_that_keep_up_take_no_time_from_a_short_budget(tuned, fetch_s, is_late) -> None:
+    """Ten of them have twenty batches in flight: fourteen seconds of steps."""
+    details = {"step_s": 0.7, "start_s": 4.0, "worker_count": 10, "fetch_s": fetch_s}
+    seen = tune_within(tuned, 75.0, **details)
+    assert (seen is None) is is_late
+    assert is_late or seen.tuning.races
+
+
+@pytest.mark.parametrize(
+    ("fetch_s", "worker_count", "probe_count", "watch_count", "look_count"),
+    [(0.01, 10, 0, 20, 8), (2.0, 2, 8, 8, 8), (8.0, 10, 0, 20, 20)],
+    ids=["kept up", "seen to wait", "bursts"],
+)
+def test_slow_steps_are_watched_for_a_cycle_and_probed_where_they_wait(
+    fetch_s, worker_count, probe_count, watch_count, look_count
+) -> None:
+    script = FakeScript(cost=lambda plan: 0.7, fetch_s=fetch_s, worker_count=worker_count)
+    with TrialRunner(
+        WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_trial=script.trial
+    ) as runner:
+        child = runner.children.trial(NOTHING)
+        before = child.step_count
+        seen = observe(runner, NOTHING)
+        assert seen.step_count == watch_count
+        assert child.step_count - before == 3 + (probe_count and 1 + probe_count) + 1 + watch_count
+        before = child.step_count
+        examine(runner, NOTHING, seen, LAPTOP, seconds=2.0)
+        assert child.step_count - before == look_count
+        costs = costs_of(runner, seen, LAPTOP, baseline=NOTHING, candidate=NOTHING)
+        assert costs.cycle_count == (1 if fetch_s < 1 else 2 * worker_count)
 
 
 def hangs_from(tuned, moment_s):
@@ -577,6 +616,25 @@ def test_a_short_search_does_not_end_on_a_small_gain_while_a_larger_one_is_named
     assert seen.late_ratio <= 1.0
 
 
+BURSTS = {"worker_count": 10, "fetch_s": 10.0}
+
+
+def test_a_budget_that_is_refused_late_does_not_hide_what_was_found(tuned) -> None:
+    few = replace(names("brisk", 0.43), lever="brisk")
+    other, last = names("early", 0.04), replace(names("amiss", 0.01), share=None)
+    busy = Finding(name=CONTENDED, message="Others compute.", remedy="End them.")
+    for findings in ((few, busy, other, last), (few,)):
+        with pytest.raises(UsageError, match="holds no answer") as refused:
+            tuned(100.0, step_s=0.7, start_s=4.0, findings=findings, **BURSTS)
+        first, *lines = refused.value.remedy.splitlines()
+        assert first.startswith("Give it --budget ")
+        told = ["brisk-cost costs 43%: It costs time. The lever brisk is a cure."]
+        if busy in findings:
+            told += ["contended-machine: Others compute.", "early-cost costs 4%: It costs time."]
+            assert "Other processes keep the CPUs busy" in lines.pop(0)
+        assert lines == told
+
+
 class Raced(RecordingWatcher):
     """Keeps what is raced, with the children that have been started by then."""
 
@@ -712,8 +770,9 @@ def test_after_a_gate_has_rejected_a_lever_the_others_are_tried(tuned) -> None:
     assert row.outcome == "rejected"
 
 
-@pytest.mark.usefixtures("one_by_one")
-def test_where_launches_refute_a_first_answer_the_others_are_tried(tuned, monkeypatch) -> None:
+@pytest.fixture
+def refuted(monkeypatch) -> list[Plan]:
+    """Return the first plan that is confirmed: its launches differ by as much as it gives."""
     stock, lost = Races.confirm, []
 
     def confirm(self, plan, *, until_s):
@@ -725,11 +784,48 @@ def test_where_launches_refute_a_first_answer_the_others_are_tried(tuned, monkey
         return replace(seen, speedup=ratios, means_ratio=1.05, best_means_ratio=1.05)
 
     monkeypatch.setattr(Races, "confirm", confirm)
+    return lost
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, OutOfTime])
+@pytest.mark.parametrize("ended", ["search", "proof", "confirmation"])
+def test_what_ends_the_second_part_leaves_what_it_found_where_nothing_is_confirmed(
+    tuned, tmp_path, refuted, ended, ends
+) -> None:
+    class Ends(Hears):
+        def leads(self, plan) -> None:
+            if refuted and ended == "search":
+                raise ends
+
+        def stage(self, name, detail="") -> None:
+            if self.goes_on() and name == ended != "search":
+                raise ends
+
+        def goes_on(self) -> bool:
+            return any(text.startswith("no gain is confirmed") for _, text in self.known_at)
+
+    seen = tuned(watcher=Ends(tuned), training_s=24 * 3600.0, **MANY).tuning
+    found = dict(seen.plan.settings)
+    assert found
+    assert not found.keys() & dict(refuted[0].settings).keys()
+    assert state_of(seen) is (State.PROVED if ended == "confirmation" else State.UNPROVED)
+    assert (seen.interrupted, seen.out_of_time) == (ends is KeyboardInterrupt, ends is OutOfTime)
+    rows = {row.lever: row.outcome for row in seen.levers}
+    assert {lever for lever, outcome in rows.items() if outcome == "kept"} == found.keys()
+    raced = {lever for race in seen.races for lever, _ in race.candidate.settings}
+    assert not raced & {lever for lever, outcome in rows.items() if outcome == "skipped"}
+    assert "The same command goes on from here." in seen.notes[-1]
+    assert list(tmp_path.rglob("*.jsonl"))
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_where_launches_refute_a_first_answer_the_others_are_tried(tuned, refuted) -> None:
     hears = Hears(tuned)
     seen = tuned(watcher=hears, training_s=24 * 3600.0, **MANY).tuning
     assert any("no gain is confirmed" in text for _, text in hears.known_at)
     assert state_of(seen) is State.CONFIRMED
-    assert not dict(lost[0].settings).keys() & dict(seen.plan.settings).keys()
+    assert not dict(refuted[0].settings).keys() & dict(seen.plan.settings).keys()
 
 
 @pytest.mark.usefixtures("one_by_one")

@@ -86,6 +86,7 @@ def test_where_workers_keep_up_plans_alternate_step_by_step() -> None:
     with runner(script) as own:
         own.facts(Plan())
         own.steps(Plan(), 40)
+        assert own.pace.warm_count(Plan()) == 3 + 1
         own.prepare(Plan(), FAST)
         before_s = script.spent_s
         pairs = own.pairs(Plan(), FAST, [True, False] * 50)
@@ -103,6 +104,7 @@ def test_where_the_loop_waits_now_and_then_blocks_hold_whole_cycles(late) -> Non
         count = own.facts(Plan()).traits.cycle_count
         own.steps(Plan(), 80)
         assert own.pace.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.pace.step_s)
+        assert own.pace.warm_count(Plan()) == 3 + count
 
 
 def test_a_plan_that_was_seen_to_wait_is_raced_in_whole_cycles_next_time() -> None:
@@ -119,6 +121,23 @@ def test_a_plan_that_was_seen_to_wait_is_raced_in_whole_cycles_next_time() -> No
         own.prepare(Plan(), FAST)
         assert own.pace.pair_s(Plan(), FAST) == pytest.approx(4 * count * own.pace.step_s)
         assert own.pace.pair_s(Plan(), Plan()) < own.pace.pair_s(Plan(), FAST)
+
+
+def test_a_short_life_has_room_for_what_comes_after_the_longest_start_so_far() -> None:
+    script = FakeScript(
+        cost=lambda plan: 0.005 if plan == FAST else SLOW_S, fetch_s=0.036, worker_count=4
+    )
+    with runner(script) as own:
+        count = own.facts(Plan()).traits.cycle_count
+        own.pace.life_count = 100
+        assert own.pace.room(100) == 100 - 1 - 3 - count
+        own.steps(Plan(), 40)
+        assert own.pace.room(100) == 100 - 1 - 3 - 1
+        assert [own.pace.is_spent(at, 92) for at in (8, 9)] == [False, True]
+        own.rhythm.know_late(FAST, {Phase.DATA: 1.0, Phase.FORWARD: 1.0})
+        assert own.pace.room(100) == 100 - 1 - 3 - count
+        assert not own.pace.is_spent(9, 92)
+        assert own.pace.warm_count(Plan()) == 3 + 1
 
 
 def test_a_lever_of_the_loader_is_raced_behind_the_batches_that_are_on_their_way() -> None:

@@ -50,7 +50,7 @@ class Command(TyperCommand):
             told = faults.explained(error, ctx.params.get("script") or (), options)
             if told.output:
                 typer.echo(told.output.rstrip("\n"), err=True)
-            say(told.problem, told.remedy)
+            say(told.problem, *told.remedy.splitlines())
             raise typer.Exit(told.exit_code) from error
         except KeyboardInterrupt as error:
             say("Interrupted.")

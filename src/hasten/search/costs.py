@@ -25,18 +25,25 @@ _SPARE_RATIO = 1.1  # one start may be slower than those before
 _ROUGHLY_RATIO = 1.1  # of an estimate that was made before the profile
 
 
-def probe_count(step_s: float, *, cycle_count: int = 1) -> int:
+def probe_count(step_s: float, *, cycle_count: int = 1, waits: bool = True) -> int:
     """Return how many more steps to time after a glance to know the pace; none for slow ones.
 
     Args:
         step_s: seconds of a step, by the two steps of the glance.
-        cycle_count: steps after which the times repeat; two steps of a burst say nothing.
+        cycle_count: steps after which the times repeat where the loop waits for its loader; two
+            steps of a burst say nothing.
+        waits: the glance saw the loop wait. Where it did not, a burst may still come, but it is
+            looked for no longer than four seconds: the profile holds a whole cycle anyway.
 
     >>> probe_count(0.01), probe_count(2.0), probe_count(2.0, cycle_count=4)
     (8, 0, 8)
+    >>> [probe_count(s, cycle_count=20, waits=False) for s in (0.01, 0.4, 0.7)]
+    [20, 10, 0]
     """
-    slow = PROBE_COUNT * step_s > PROBE_S
-    return 0 if slow and cycle_count == 1 else max(PROBE_COUNT, cycle_count)
+    brief_count = _count(PROBE_S, step_s)
+    if brief_count < PROBE_COUNT and (cycle_count == 1 or not waits):
+        return 0
+    return max(PROBE_COUNT, cycle_count if waits else min(cycle_count, brief_count))
 
 
 def watch_count(step_s: float, *, cycle_count: int = 1, pass_count: int = 0) -> int:

@@ -35,13 +35,18 @@ class Decisions:
 
     def searched(self, rows: Sequence[LeverReport]) -> None:
         """Take the rows of a search for the levers that it tried; others keep theirs."""
-        tried = {row.lever for row in rows}
-        self.rows = [*(row for row in self.rows if row.lever not in tried), *rows]
+        self.reopen(rows)
+        self.rows += rows
 
     def stopped(self, rows: Sequence[LeverReport]) -> None:
         """Take the rows of a search that was cut short, for levers without a decision."""
         decided = {row.lever for row in self.rows}
         self.rows += [row for row in rows if row.lever not in decided]
+
+    def reopen(self, rows: Sequence[LeverReport]) -> None:
+        """Take back the decisions about the levers of a search that goes on."""
+        tried = {row.lever for row in rows}
+        self.rows = [row for row in self.rows if row.lever not in tried]
 
     def lose(self, levers: frozenset[str], outcome: Outcome, lost: Lost) -> None:
         """Drop levers that a search had kept."""

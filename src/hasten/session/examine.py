@@ -44,7 +44,7 @@ def examine(
         seconds: about how long to look; at least eight steps.
         assumed: what the user granted, by name.
     """
-    count = max(_LEAST_COUNT, runner.pace.cycle_count, int(seconds / max(1e-6, seen.step_s)))
+    count = max(_LEAST_COUNT, runner.pace.repeat_count(plan), int(seconds / max(1e-6, seen.step_s)))
     try:
         steps, found = probes.examine(runner, plan, min(count, _MOST_COUNT))
         ranks_count = found.get("processors.local_ranks_count") or 1

@@ -65,6 +65,6 @@ def costs_of(
         recorded_count=recorded_count(pace.step_s),
         wave_count=wave_count(_USUAL if proved is None else effects(proved)),
         busy_ratio=busy_ratio,
-        cycle_count=pace.cycle_count,
+        cycle_count=pace.repeat_count(baseline, candidate),
         pass_count=runner.rhythm.pass_count,
     )

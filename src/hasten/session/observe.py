@@ -12,6 +12,7 @@ from hasten.machine.caveats import OTHERS_RATIO
 from hasten.protocol import CountFlops, FlopsCounted, MeasurePeaks, PeaksMeasured
 from hasten.records import LEAST_RATIO, Phase, Profile
 from hasten.search.costs import GLANCE_COUNT, probe_count, watch_count
+from hasten.trials.plan_statistics import waits
 from hasten.trials.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
 from hasten.units import duration, percent
 
@@ -38,13 +39,15 @@ def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -
         step_count: steps to watch; None watches for some seconds.
     """
     pace = runner.pace
-    runner.steps(plan, GLANCE_COUNT)
+    glance, _ = runner.steps(plan, GLANCE_COUNT)
     unit = runner.facts(plan).unit
-    if count := probe_count(pace.step_s, cycle_count=pace.cycle_count):
+    if count := probe_count(pace.step_s, cycle_count=pace.cycle_count, waits=waits(glance)):
         runner.steps(plan, count)
     if step_count is None:
         step_count = watch_count(
-            pace.step_s, cycle_count=pace.cycle_count, pass_count=runner.rhythm.pass_count
+            pace.step_s,
+            cycle_count=pace.repeat_count(plan),
+            pass_count=runner.rhythm.pass_count,
         )
         if pace.life_count is not None:
             step_count = max(2, min(step_count, pace.life_count // 2))

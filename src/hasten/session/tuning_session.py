@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hasten.errors import HastenError, OutOfTime
+from hasten.errors import HastenError, OutOfTime, UsageError
 from hasten.lever import discover
 from hasten.records import Cost, Outcome, Reason, Tuning
 from hasten.search.costs import refuse_too_short
@@ -17,7 +17,7 @@ from hasten.session.measured_costs import costs_of, first_costs
 from hasten.session.races import Races, confirmed_race
 from hasten.session.search_driver import SearchDriver
 from hasten.session.settlement import Answer, Settlement
-from hasten.session.watching import notes_of, watch
+from hasten.session.watching import notes_of, watch, with_findings
 from hasten.trials.blocks import patience_s
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.deadline import Deadline
@@ -112,7 +112,10 @@ class TuningSession:
 
     def _search(self) -> Tuning:
         self._races.know(self._watched.journal.history)
-        self._driver.check_the_budget()
+        try:
+            self._driver.check_the_budget()
+        except UsageError as refused:
+            raise with_findings(refused, self._watched.diagnosis) from None
         try:
             if self._driver.best.settings or not self._driver.is_over:
                 self._races.measure_noise(quickly=self._driver.hurried)
@@ -135,7 +138,12 @@ class TuningSession:
         return self._result(found)
 
     def _better(self, first: Tuning) -> Tuning:
-        """Go on from a first answer, which is kept unless a better one is confirmed in time."""
+        """Go on from a first answer, which is kept unless a better one is confirmed in time.
+
+        Raises:
+            KeyboardInterrupt: the user stopped it: nothing is confirmed, but something is faster.
+            OutOfTime: the budget has ended, and the same holds.
+        """
         best, second = self._driver.best, first
         message = "no gain is confirmed: the search goes on while worthwhile; Ctrl-C ends it"
         if first.speedup is not None:
@@ -144,14 +152,26 @@ class TuningSession:
                 "the search goes on while worthwhile; Ctrl-C keeps this answer"
             )
         self._view.known(message)
-        with suppress(KeyboardInterrupt, OutOfTime, HastenError, OSError):  # such as a full disk
+        self._begin_again()
+        try:
             self._driver.run()
             if self._driver.best != best:
-                self._decisions.notes[:] = self._watched.notes  # the others are of the first one
+                self._begin_again()
                 second = self._answer()
+        except (KeyboardInterrupt, OutOfTime):
+            if first.speedup is None and self._driver.best.settings:
+                raise
+        except (HastenError, OSError):  # such as a full disk
+            pass
         if _gain(second) > _gain(first):
             return second
         return replace(first, cost=self._cost, races=self._driver.history)
+
+    def _begin_again(self) -> None:
+        """Forget what a first answer says of levers that are still searched."""
+        self._settlement.surviving = self._settlement.proved = None
+        self._decisions.reopen(self._driver.rows())
+        self._decisions.notes[:] = self._watched.notes
 
     def _stopped(self, *, interrupted: bool = False) -> Tuning:
         """Keep the best so far, and say what it lacks; the journal stays for the next time."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hasten import search
+from hasten.errors import UsageError
 from hasten.lever import ScriptContext
 from hasten.records import LEAST_RATIO
 from hasten.search.costs import LOOK_S, refuse_too_short
@@ -15,6 +16,7 @@ from hasten.session.journals import open_journal
 from hasten.session.measured_costs import costs_of, first_costs
 from hasten.session.observe import observe, others_note, where
 from hasten.session.protection import refuse_ranks
+from hasten.units import percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from hasten.session.options import Options, Watcher
     from hasten.trials.runner import TrialRunner
 
+_SHOWN_COUNT = 3
 _ALONE = (
     "There is memory for one trial at a time, not for two: each turn starts the script anew, "
     "which takes longer."
@@ -62,6 +65,23 @@ def notes_of(runner: TrialRunner, baseline: Profile) -> tuple[str, ...]:
     """Return what the user should know of how trials run here."""
     alone = (_ALONE,) if runner.pace.single_process else ()
     return (*runner.children.notes, *alone, *others_note(baseline))
+
+
+def with_findings(refused: UsageError, diagnosis: Diagnosis) -> UsageError:
+    """Return the error of a budget that is refused, with what the look at the script has found.
+
+    Args:
+        refused: names a budget that is enough.
+        diagnosis: its costliest findings follow the remedy, each in a line with its lever.
+    """
+    lines = [refused.remedy]
+    if diagnosis.is_contended:
+        lines.append("Other processes keep the CPUs busy now: without them, less may be enough.")
+    for finding in diagnosis.findings[:_SHOWN_COUNT]:
+        cost = "" if finding.share is None else f" costs {percent(finding.share.mid_ratio)}"
+        cure = "" if finding.lever is None else f" The lever {finding.lever} is a cure."
+        lines.append(f"{finding.name}{cost}: {finding.message}{cure}")
+    return UsageError(refused.problem, remedy="\n".join(lines))
 
 
 def watch(

@@ -215,7 +215,7 @@ class ScriptRhythm:
         if self._watched_under not in (None, plan):
             return
         self._watched_under = plan
-        self._kept_up_count = 0 if _waits(steps) else len(steps)
+        self._kept_up_count = 0 if waits(steps) else len(steps)
         self._watched = steps
         # How often the loop waits for loader workers is known anyway: see `cycle_count`.
         self.period_count = period(
@@ -252,13 +252,14 @@ class ScriptRhythm:
         Args:
             ahead_count: batches that loader workers have in flight. Where the loop waits for them,
                 times repeat after that many steps; where they keep up, every step is like the rest.
-            plans: what is raced.
+            plans: what is raced; none for any plan so far.
         """
-        keeps_up = self._kept_up_count >= ahead_count and not self._late & set(plans)
+        late = self._late & set(plans) if plans else self._late
+        keeps_up = self._kept_up_count >= ahead_count and not late
         return 1 if keeps_up else ahead_count
 
 
-def _waits(steps: Sequence[Step]) -> bool:
+def waits(steps: Sequence[Step]) -> bool:
     """Return whether a loop waits for its loader, all the time or in bursts.
 
     If workers keep up, most batches are ready; what others take longer than these is waiting.

@@ -69,9 +69,13 @@ class ScriptPace:
 
     # ---- launches and pairs
 
+    def repeat_count(self, *plans: Plan) -> int:
+        """Return the steps after which the times of plans repeat, by default of any so far."""
+        return self._rhythm.cycle_count(self.cycle_count, *plans)
+
     def warm_count(self, plan: Plan) -> int:
         """Return the steps that a new child needs until it is warm under `plan`."""
-        return _WARM_COUNT + self.cycle_count + settle_count(Plan(), plan)
+        return _WARM_COUNT + self.repeat_count(plan) + settle_count(Plan(), plan)
 
     def launch_s(self, plan: Plan) -> float:
         """Return about how long it takes until a new child is warm under `plan`."""
@@ -81,7 +85,7 @@ class ScriptPace:
         """Return how the pairs of two plans are run; `apart` forces two children."""
         return shape_of(
             baseline, candidate, apart=apart,
-            cycle_count=self._rhythm.cycle_count(self.cycle_count, baseline, candidate),
+            cycle_count=self.repeat_count(baseline, candidate),
             ahead_count=self.cycle_count, period_count=self._rhythm.period_count,
             pass_count=self._rhythm.short_pass_count, step_s=self.step_s,
             single_process=self.single_process, left_count=self._left_count(),
@@ -120,11 +124,11 @@ class ScriptPace:
         return (
             self.life_count is not None
             and step_count + count >= self.life_count
-            and step_count > 2 * (_WARM_COUNT + self.cycle_count)
+            and step_count > 2 * (_WARM_COUNT + self.repeat_count())
         )
 
     def _left_count(self, spent_count: int = 0) -> int:
         """Return the steps that one life of the script has left once it is warm."""
         if self.life_count is None:
             return sys.maxsize
-        return self.life_count - (1 + _WARM_COUNT + self.cycle_count + spent_count)
+        return self.life_count - (1 + _WARM_COUNT + self.repeat_count() + spent_count)
