@@ -60,19 +60,29 @@ def test_says_nothing_where_nothing_is_known(case, name) -> None:
     assert discover()[name].find(replace(case, steps=())) is None
 
 
-def test_float64_costs_what_float32_would_not_take(case) -> None:
-    seconds = {"float64": [0.04, 0.04, 0.04]}
+@pytest.mark.parametrize(
+    ("kind", "speed", "share", "slower"),
+    [
+        ("float64.products", 0.5, 0.2, "2.00x"),
+        ("float64.products", 0.1, 0.36, "10.00x"),
+        ("float64.others", 0.8, 0.08, "1.25x"),
+        ("float64.others", 0.1, 0.2, "2.00x"),  # twice the bytes
+    ],
+)
+def test_float64_costs_what_float32_would_not_take(case, kind, speed, share, slower) -> None:
+    seconds = {kind: [0.04, 0.04, 0.04]}
     found = find(
-        case, "float64", operations__seconds=seconds, operations__speed_ratio={"float64": 0.5}
+        case, "float64", operations__seconds=seconds, operations__speed_ratio={"float64": speed}
     )
-    assert found.share.mid_ratio == pytest.approx(0.2)
+    assert found.share.mid_ratio == pytest.approx(share)
+    assert f"are {slower} slower" in found.message
     equal = {"float64": 1.0}
     assert not find(case, "float64", operations__seconds=seconds, operations__speed_ratio=equal)
 
 
 def test_a_model_of_doubles_gets_another_remedy(case) -> None:
     known = {
-        "operations__seconds": {"float64": [0.04, 0.04, 0.04]},
+        "operations__seconds": {"float64.products": [0.04, 0.04, 0.04]},
         "operations__speed_ratio": {"float64": 0.5},
     }
     own = find(case, "float64", traits=Traits(model=ModelTraits(dtype="float64")), **known)
@@ -85,7 +95,7 @@ def test_some_double_numbers_cost_too_little_to_be_told(case) -> None:
     assert not find(
         case,
         "float64",
-        operations__seconds={"float64": [0.001, 0.001, 0.001]},
+        operations__seconds={"float64.products": [0.001, 0.001, 0.001]},
         operations__speed_ratio={"float64": 0.5},
     )
 
