@@ -80,6 +80,18 @@ def test_float64_costs_what_float32_would_not_take(case, kind, speed, share, slo
     assert not find(case, "float64", operations__seconds=seconds, operations__speed_ratio=equal)
 
 
+def test_waits_for_cpus_leave_less_of_a_step_by_their_part_of_the_time_they_were_read_over(
+    case,
+) -> None:
+    known = {
+        "operations__seconds": {"float64.products": [0.02] * 3},
+        "operations__speed_ratio": {"float64": 0.5},
+        "processors__waits_s": [STEP_S] * 30,
+    }
+    found = find(case, "float64", processors__spans_s=[2 * STEP_S] * 30, **known)
+    assert found.share.mid_ratio == pytest.approx(0.2)
+
+
 def test_a_model_of_doubles_gets_another_remedy(case) -> None:
     known = {
         "operations__seconds": {"float64.products": [0.04, 0.04, 0.04]},
