@@ -251,6 +251,18 @@ def test_an_optimizer_is_only_asked_for_what_it_takes(case, name, forms, words) 
     assert {"fused=True", "foreach=True"} & {*found.remedy.split()} == {*words.split()[1:]}
 
 
+def test_a_fused_form_is_not_asked_for_where_gradients_are_sparse(case) -> None:
+    found = find(
+        case,
+        "per-parameter-loops",
+        traits=Traits(optimizer=OptimizerTraits(name="SGD", has_sparse_gradients=True)),
+        operations__loops=[loop(300, 60, in_optimizer=True)],
+        operations__seconds={"large_update": [0.005] * 3},
+        operations__optimizer_forms=["foreach", "fused"],
+    )
+    assert found.remedy.startswith("Give the weights with dense gradients")
+
+
 def test_a_loop_by_hand_costs_its_operations_without_our_timing(case) -> None:
     loops = [loop(120, 60, in_optimizer=False)]
     found = find(case, "per-parameter-loops", operations__loops=loops, operations__price_ratio=0.6)
