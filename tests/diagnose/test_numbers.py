@@ -76,6 +76,11 @@ def test_float64_costs_what_float32_would_not_take(case, kind, speed, share, slo
     )
     assert found.share.mid_ratio == pytest.approx(share)
     assert f"are {slower} slower" in found.message
+    longer = {kind: [0.15, 0.15, 0.15]}  # than the step, by threads that spin
+    capped = find(
+        case, "float64", operations__seconds=longer, operations__speed_ratio={"float64": speed}
+    )
+    assert capped.share.mid_ratio == pytest.approx(share / 0.4)
     equal = {"float64": 1.0}
     assert not find(case, "float64", operations__seconds=seconds, operations__speed_ratio=equal)
 
