@@ -60,19 +60,46 @@ def test_says_nothing_where_nothing_is_known(case, name) -> None:
     assert discover()[name].find(replace(case, steps=())) is None
 
 
-def test_float64_costs_what_float32_would_not_take(case) -> None:
-    seconds = {"float64": [0.04, 0.04, 0.04]}
+@pytest.mark.parametrize(
+    ("kind", "speed", "share", "slower"),
+    [
+        ("float64.products", 0.5, 0.2, "2.00x"),
+        ("float64.products", 0.1, 0.36, "10.00x"),
+        ("float64.others", 0.8, 0.08, "1.25x"),
+        ("float64.others", 0.1, 0.2, "2.00x"),  # twice the bytes
+    ],
+)
+def test_float64_costs_what_float32_would_not_take(case, kind, speed, share, slower) -> None:
+    seconds = {kind: [0.04, 0.04, 0.04]}
     found = find(
-        case, "float64", operations__seconds=seconds, operations__speed_ratio={"float64": 0.5}
+        case, "float64", operations__seconds=seconds, operations__speed_ratio={"float64": speed}
     )
-    assert found.share.mid_ratio == pytest.approx(0.2)
+    assert found.share.mid_ratio == pytest.approx(share)
+    assert f"are {slower} slower" in found.message
+    longer = {kind: [0.15, 0.15, 0.15]}  # than the step, by threads that spin
+    capped = find(
+        case, "float64", operations__seconds=longer, operations__speed_ratio={"float64": speed}
+    )
+    assert capped.share.mid_ratio == pytest.approx(share / 0.4)
     equal = {"float64": 1.0}
     assert not find(case, "float64", operations__seconds=seconds, operations__speed_ratio=equal)
 
 
+def test_waits_for_cpus_leave_less_of_a_step_by_their_part_of_the_time_they_were_read_over(
+    case,
+) -> None:
+    known = {
+        "operations__seconds": {"float64.products": [0.02] * 3},
+        "operations__speed_ratio": {"float64": 0.5},
+        "processors__waits_s": [STEP_S] * 30,
+    }
+    found = find(case, "float64", processors__spans_s=[2 * STEP_S] * 30, **known)
+    assert found.share.mid_ratio == pytest.approx(0.2)
+
+
 def test_a_model_of_doubles_gets_another_remedy(case) -> None:
     known = {
-        "operations__seconds": {"float64": [0.04, 0.04, 0.04]},
+        "operations__seconds": {"float64.products": [0.04, 0.04, 0.04]},
         "operations__speed_ratio": {"float64": 0.5},
     }
     own = find(case, "float64", traits=Traits(model=ModelTraits(dtype="float64")), **known)
@@ -85,7 +112,7 @@ def test_some_double_numbers_cost_too_little_to_be_told(case) -> None:
     assert not find(
         case,
         "float64",
-        operations__seconds={"float64": [0.001, 0.001, 0.001]},
+        operations__seconds={"float64.products": [0.001, 0.001, 0.001]},
         operations__speed_ratio={"float64": 0.5},
     )
 
@@ -227,6 +254,18 @@ def test_an_optimizer_is_only_asked_for_what_it_takes(case, name, forms, words) 
     )
     assert words in found.remedy
     assert {"fused=True", "foreach=True"} & {*found.remedy.split()} == {*words.split()[1:]}
+
+
+def test_a_fused_form_is_not_asked_for_where_gradients_are_sparse(case) -> None:
+    found = find(
+        case,
+        "per-parameter-loops",
+        traits=Traits(optimizer=OptimizerTraits(name="SGD", has_sparse_gradients=True)),
+        operations__loops=[loop(300, 60, in_optimizer=True)],
+        operations__seconds={"large_update": [0.005] * 3},
+        operations__optimizer_forms=["foreach", "fused"],
+    )
+    assert found.remedy.startswith("Give the weights with dense gradients")
 
 
 def test_a_loop_by_hand_costs_its_operations_without_our_timing(case) -> None:

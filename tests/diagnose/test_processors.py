@@ -1,11 +1,13 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hasten.diagnose import Case, discover
-from hasten.instrument import openmp
+from hasten.instrument import openmp, processes
+from hasten.instrument.examine import processors
 from hasten.instrument.examine.processors import Clocks
 from hasten.instrument.processes import throttle_files, throttled_s
 from hasten.records import Phase, Step, Traits
@@ -199,6 +201,30 @@ def test_a_busy_machine_on_which_the_loop_never_waits_is_left_alone(told) -> Non
     assert told("contended-machine", **waiting(0.02)).message.startswith(
         "Other processes keep 2.0 of"
     )
+
+
+def test_no_wait_is_longer_than_the_time_it_was_read_over(told) -> None:
+    # Examiners work between two steps; the loop waits there, too.
+    spans_s = [4 * STEP_S] * STEPS_COUNT
+    apart = told("contended-machine", processors__spans_s=spans_s, **waiting(0.12))
+    assert apart.share.mid_ratio == pytest.approx(0.3)
+    cut_short = told("contended-machine", processors__spans_s=spans_s[1:], **waiting(0.12))
+    assert cut_short.share.high_ratio == 1.0
+
+
+def test_waits_are_read_with_the_time_that_they_are_read_over(monkeypatch) -> None:
+    clock = iter((12.0, 15.0, 20.0, 21.0))
+    monkeypatch.setattr(processors, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    waits = iter((1.0, 2.0, 4.0))
+    monkeypatch.setattr(processes, "turn", lambda task: processes.CpuTurn(0.0, next(waits)))
+    monkeypatch.setattr(processes, "turns", dict)
+    monkeypatch.setattr(processors.Clocks, "sample", lambda self: None)
+    seen = processors.Processors(SimpleNamespace())
+    seen.begin()
+    seen.ended()
+    seen.ended()
+    found = seen.end()
+    assert (found["spans_s"], found["waits_s"]) == ([3.0, 5.0], [1.0, 2.0])
 
 
 def test_workers_that_come_and_go_are_no_strangers(told) -> None:

@@ -118,6 +118,23 @@ def test_a_list_of_tensors_is_no_loop() -> None:
     assert (loop.count, len(loop.tensors), loop.in_optimizer) == (30, 30, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "phase", "kind"),
+    [
+        ("mm", Phase.FORWARD, "float64.products"),
+        ("add", Phase.LOSS, "float64.others"),
+        ("_to_copy", Phase.OTHER, None),  # x = x.float()
+        ("copy_", Phase.OTHER, None),
+        ("stack", Phase.DATA, None),  # the loader makes a batch
+    ],
+)
+def test_a_batch_that_is_converted_at_once_is_no_float64(name, phase, kind) -> None:
+    tally, doubles = OperationProfile(floor_ns=1000.0), torch.ones(4, 4, dtype=torch.float64)
+    tally.note(name, (doubles, doubles), doubles, INDEX[phase], 5000)
+    found = {key: ns for key, ns in tally.ns.items() if key.startswith("float64")}
+    assert found == ({kind: 4000.0} if kind else {})
+
+
 def test_what_follows_a_backward_pass_is_no_loop_of_the_model() -> None:
     loops, model = Loops(SimpleNamespace()), torch.nn.Linear(2, 2)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Which options an optimizer can be asked for without a TypeError."""
+"""Which options an optimizer can be asked for without an error."""
 
 import inspect
 
@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hasten.instrument.examine.operations import forms_of  # noqa: E402
+from hasten.instrument.traits import TraitsReader  # noqa: E402
 
 
 def weights():
@@ -45,3 +46,14 @@ def test_the_classes_of_torch_have_the_forms_that_they_take(name, forms) -> None
 @pytest.mark.parametrize("kind", [AdamW, Lion])
 def test_classes_of_others_have_none(kind) -> None:
     assert forms_of(kind(weights())) == set()
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_sparse_gradients_are_seen_in_any_group(sparse) -> None:
+    table, idle = torch.nn.Embedding(4, 2, sparse=sparse), torch.nn.Linear(2, 1)
+    table(torch.tensor([1])).sum().backward()
+    groups = [{"params": [*idle.parameters()]}, {"params": [*table.parameters()]}]
+    reader = TraitsReader()
+    reader.steps(torch.optim.SGD(groups, lr=0.1))
+    seen = reader.found.optimizer
+    assert (seen.name, seen.has_sparse_gradients) == ("SGD", sparse)

@@ -19,6 +19,8 @@ def test_says_which_optimizer_has_no_such_form() -> None:
     assert LEVER.why_not(context(name="Adamax", is_foreach=True)).startswith("the script's Adamax")
     assert "a fused Adam" in LEVER.why_not(context(name="Adam", is_foreach=False))
     assert LEVER.why_not(context()) == "the script updates its weights by hand"
+    sparse = context(name="SGD", has_sparse_gradients=True)
+    assert LEVER.why_not(sparse) == "torch has no multi-tensor form of SGD for sparse gradients"
 
 
 def test_proposes_itself_where_the_script_loops_and_promises_only_for_small_tensors() -> None:

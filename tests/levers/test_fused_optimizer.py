@@ -17,6 +17,9 @@ def test_says_which_optimizer_has_no_fused_form() -> None:
     assert LEVER.why_not(context(name="RMSprop")) == "torch has no fused RMSprop"
     assert LEVER.why_not(context(name="Adam", is_fused=True)) == "Adam is fused already"
     assert LEVER.why_not(context()) == "the script updates its weights by hand"
+    sparse = context(name="SGD", has_sparse_gradients=True)
+    assert LEVER.why_not(sparse) == "torch has no fused SGD for sparse gradients"
+    assert LEVER.settings(sparse) == ()
 
 
 def test_proposes_itself_for_classes_that_have_one() -> None:

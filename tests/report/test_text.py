@@ -232,11 +232,25 @@ def test_an_interrupted_search_says_so(tuning, plan_path):
     assert "You interrupted the search" in page
 
 
-def test_a_plan_that_was_found_beside_others_says_so(tuning, diagnosis):
-    busy = Finding(name="contended-machine", message="Others.", remedy="Stop them.")
-    found = replace(tuning, diagnosis=replace(diagnosis, findings=(busy,)))
-    assert any("Tune again" in line for line in text.beneath(found))
-    assert not any("Tune again" in line for line in text.beneath(tuning))
+@pytest.mark.parametrize(
+    ("share", "others", "told"),
+    [
+        (0.03, 0.1, False),  # a quiet machine: something is always awake
+        (0.03, None, False),
+        (0.03, 0.25, True),
+        (0.1, 0.1, True),
+        (0.1, None, True),
+    ],
+)
+def test_a_plan_that_was_found_beside_others_says_so(tuning, diagnosis, share, others, told):
+    waits = Interval(low_ratio=share, mid_ratio=share, high_ratio=share)
+    busy = Finding(name="contended-machine", message="Others.", remedy="Stop them.", share=waits)
+    seen = replace(diagnosis, findings=(busy,), others_ratio=others)
+    assert told == any(
+        "Tune again" in line for line in text.beneath(replace(tuning, diagnosis=seen))
+    )
+    alone = replace(diagnosis, findings=(), others_ratio=others)
+    assert not any("Tune again" in s for s in text.beneath(replace(tuning, diagnosis=alone)))
 
 
 def test_launches_that_differ_are_told(tuning, plan_path):

@@ -56,14 +56,24 @@ class Case:
         """
         return self._share([step.wall_s for step in self.steps], seconds)
 
+    @property
+    def spans_s(self) -> Sequence[float]:
+        """Seconds between the moments at which waits for CPUs were read, for each examined step.
+
+        They include what examiners do between two steps, which belongs to no phase.
+        """
+        spans_s: Sequence[float] = self.found.get("processors.spans_s", ())
+        if len(spans_s) == len(self.steps):
+            return spans_s
+        return [sum(step.phase_ns.values()) * 1e-9 for step in self.steps]
+
     def share_of_all(self, seconds: Sequence[float]) -> Interval | None:
         """Return the share of all the time from step end to step end, with its 95% interval.
 
         Args:
             seconds: for each examined step, including evaluations and checkpoints.
         """
-        walls = [sum(step.phase_ns.values()) * 1e-9 for step in self.steps]
-        return self._share(walls, seconds)
+        return self._share(self.spans_s, seconds)
 
     def _share(self, walls: Sequence[float], seconds: Sequence[float]) -> Interval | None:
         walls = walls[: len(seconds)]

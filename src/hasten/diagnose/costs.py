@@ -31,9 +31,9 @@ def quiet_s(case: Case, *phases: Phase) -> float:
         return sum(case.profile.phase_s.get(phase, 0.0) for phase in phases)
     waits_s = case.found.get("processors.waits_s", ())
     steps = [case.steps[i] for i in quiet]
-    wall_s = sum(sum(step.phase_ns.values()) for step in steps) * 1e-9  # waits may occur anywhere
+    span_s = sum(case.spans_s[i] for i in quiet)  # waits may occur anywhere
     waited_s = sum(waits_s[i] for i in quiet if i < len(waits_s))
-    calm_ratio = max(_LEAST_CALM_RATIO, 1 - waited_s / wall_s) if wall_s else 1.0
+    calm_ratio = max(_LEAST_CALM_RATIO, 1 - waited_s / span_s) if span_s else 1.0
     spent_ns = fmean(sum(step.phase_ns.get(p, 0) for p in phases) for step in steps)
     return calm_ratio * spent_ns * 1e-9
 

@@ -20,11 +20,12 @@ def is_worth_telling(share: Interval | None) -> TypeGuard[Interval]:
 
 
 def ratio_of(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
-    """Return the ratio of two sums with a normal 95% interval, of zero width for a single pair.
+    """Return what share one sum is of another, with its normal 95% interval.
 
-    The interval is that of the ratio estimator (Cochran, Sampling Techniques, 1977, section 6.4).
+    For a single pair that has no width. The interval is that of the ratio estimator (Cochran,
+    Sampling Techniques, 1977, section 6.4).
     """
-    ratio = sum(parts) / sum(wholes)
+    ratio = min(1.0, sum(parts) / sum(wholes))
     if len(wholes) < 2:
         return Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
     rests = [part - ratio * whole for part, whole in zip(parts, wholes, strict=True)]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linear"})
 _CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})
+_CONVERSIONS = frozenset({"_to_copy", "copy_"})
 _NAN_CHECKS = frozenset({"isnan", "_is_any_true", "any", "_local_scalar_dense"})
 _NARROW = ("torch.bfloat16", "torch.float16")
 SMALL_COUNT = 1 << 14
@@ -30,6 +31,7 @@ SMALL_COUNT = 1 << 14
 _LIGHT_COUNT, _LIGHT_PRODUCT_COUNT = 1 << 12, 100_000
 _LOOKED_AT_NS = 20_000
 _MODEL = {INDEX[phase] for phase in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)}
+_DATA = INDEX[Phase.DATA]
 _BACKWARD, _OPTIMIZER = INDEX[Phase.BACKWARD], INDEX[Phase.OPTIMIZER]
 _UPDATE = {_OPTIMIZER, INDEX[Phase.OTHER]}
 
@@ -122,8 +124,10 @@ class OperationProfile:
             self._note_model(name, phase, 0.0 if is_light(name, tensors) else work_ns)
         elif phase in _UPDATE:
             self._note_update(name, args, tensors, phase, spent_ns)
-        if "torch.float64" in kinds:
-            self._add("float64", work_ns, phase)
+        # What is float64 only up to its conversion slows nothing else down.
+        if "torch.float64" in kinds and phase != _DATA and name not in _CONVERSIONS:
+            is_product = name in _PRODUCTS or name in _CONVOLUTIONS
+            self._add("float64.products" if is_product else "float64.others", work_ns, phase)
         self._note_products(name, args, kinds, spent_ns, phase)
         if spent_ns > _LOOKED_AT_NS:
             found = tensors_in(result)

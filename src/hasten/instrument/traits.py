@@ -38,6 +38,13 @@ def _is_foreach(group: Mapping[str, Any]) -> bool:
     return all(parameter.device.type in ("cuda", "xpu") for parameter in group["params"])
 
 
+def _has_sparse_gradients(optimizer: Any) -> bool:
+    import torch
+
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    return any(grad is not None and grad.layout is not torch.strided for grad in gradients)
+
+
 def _own_order(sampler: Any) -> bool:
     """Return whether the order of samples comes from a class of the script's own."""
     kinds = {type(sampler), type(getattr(sampler, "sampler", sampler))}
@@ -138,6 +145,7 @@ class TraitsReader:
             is_fused=bool(group.get("fused")),
             is_foreach=_is_foreach(group),
             tensor_count=len(group["params"]),
+            has_sparse_gradients=_has_sparse_gradients(optimizer),
         )
         self.found = replace(self.found, optimizer=seen)
 

@@ -44,6 +44,8 @@ def why_not(context: ScriptContext) -> str:
         return "the script updates its weights by hand"
     if name not in _NAMES:
         return f"torch has no multi-tensor form of {name}"
+    if own.has_sparse_gradients:
+        return f"torch has no multi-tensor form of {name} for sparse gradients"
     if _has_fused_form(context):
         return f"torch has a fused {name}, which is faster than lists of tensors"
     at_once = own.is_fused or own.is_foreach

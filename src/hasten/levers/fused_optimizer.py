@@ -39,6 +39,8 @@ def why_not(context: ScriptContext) -> str:
         return f"torch has no fused {name} for {context.traits.model.device}"
     if name not in _FUSABLE:
         return f"torch has no fused {name}"
+    if context.traits.optimizer.has_sparse_gradients:
+        return f"torch has no fused {name} for sparse gradients"
     return f"{name} is fused already" if context.traits.optimizer.is_fused else ""
 
 

@@ -9,6 +9,7 @@ from hasten.records.measurements import Interval, Step  # noqa: TC001  the same
 
 CONTENDED = "contended-machine"
 """The finding that other processes are on the CPUs of the loop."""
+_CONTENDED_SHARE_RATIO, _CONTENDED_CPUS_RATIO = 0.1, 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +78,24 @@ class Diagnosis:
         hot_lines: lines of the user's code that cost more than 2% of the loop, costliest first.
         steps: the steps that were watched, in order.
         fault_s: seconds that a page fault adds to a step; None where that is unknown.
+        others_ratio: CPUs that other processes kept busy of those that the loop may use, as an
+            average number; None where that is unknown.
     """
 
     findings: tuple[Finding, ...] = ()
     hot_lines: tuple[HotLine, ...] = ()
     steps: tuple[Step, ...] = ()
     fault_s: float | None = None
+    others_ratio: float | None = None
 
     @property
     def is_contended(self) -> bool:
-        """Whether other processes kept the loop from its CPUs."""
-        return any(finding.name == CONTENDED for finding in self.findings)
+        """Whether other processes kept the loop from its CPUs enough to change the answer.
+
+        Something is always awake; nobody can tell when that will be gone.
+        """
+        for finding in self.findings:
+            if finding.name == CONTENDED and finding.share is not None:
+                waits = finding.share.mid_ratio >= _CONTENDED_SHARE_RATIO
+                return waits or (self.others_ratio or 0.0) >= _CONTENDED_CPUS_RATIO
+        return False

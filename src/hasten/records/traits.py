@@ -133,12 +133,14 @@ class OptimizerTraits:
         is_fused: the script asks for its fused form.
         is_foreach: the script asks for its form on lists of tensors.
         tensor_count: parameters in its first group.
+        has_sparse_gradients: some gradients of its first step are sparse tensors.
     """
 
     name: str | None = None
     is_fused: bool = False
     is_foreach: bool = False
     tensor_count: int = 0
+    has_sparse_gradients: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hasten import diagnose
+from hasten.diagnose.cpu_wait import read_rivals
 from hasten.errors import HastenError
 from hasten.lever import ScriptContext, cure_of
 from hasten.records import Diagnosis, HotLine, Place
@@ -67,11 +68,13 @@ def examine(
         replace(with_sources(finding), lever=cure_of(finding, context))
         for finding in diagnose.diagnose(case)
     )
+    rivals = read_rivals(case)
     return Diagnosis(
         findings=findings,
         hot_lines=hot_lines,
         steps=tuple(steps),
         fault_s=_fault_s(found),
+        others_ratio=None if rivals is None else rivals.others_ratio,
     )
 
 

@@ -82,7 +82,9 @@ def _forms(case: Case) -> Sequence[str]:
 
 
 def _optimizer_remedy(case: Case) -> str:
-    """Name an option that the optimizer's class accepts; others would raise a TypeError."""
+    """Name an option that the optimizer's class accepts; others would raise an error."""
+    if case.traits.optimizer.has_sparse_gradients and "fused" in _forms(case):
+        return "Give the weights with dense gradients an optimizer of their own, with fused=True."
     option = next((form for form in ("fused", "foreach") if form in _forms(case)), None)
     if option:
         return f"Pass {option}=True to the optimizer."

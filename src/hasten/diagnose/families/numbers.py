@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from hasten.diagnose.costs import operation_s, places_in, share_of
+from hasten.diagnose.costs import operation_s, places_in, quiet_step_s, share_of
 from hasten.diagnose.symptom import Symptom
 from hasten.records import LEAST_RATIO, Finding, Interval
 from hasten.units import duration, percent, times
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hasten.diagnose.case import Case
 
 _LEAST_SPEED_RATIO = 1.2
+_LEAST_BYTES_RATIO = 0.5  # bytes of a float32 number by those of a float64
 _NARROW = ("bfloat16", "float16")
 _COUNT_2D, _COUNT_3D = 4, 5  # dimensions of a convolution's input: images, volumes
 
@@ -155,13 +156,25 @@ def _tf32_off(case: Case) -> Finding | None:
 
 
 def _float64(case: Case) -> Finding | None:
-    """Find float64 operations, by how much longer their products take than in float32."""
+    """Find float64 operations, by how much longer they take than in float32.
+
+    That was timed for products. Others go over twice the bytes, and count for no more than that.
+    """
     speed = case.found.get("operations.speed_ratio", {}).get("float64")
     if speed is None or speed >= 1:
         return None
-    share = share_of(case, [one * (1 - speed) for one in operation_s(case, "float64")])
+    kinds = ("float64.products", "float64.others")
+    products_s, others_s = (operation_s(case, kind) for kind in kinds)
+    other_speed, step_s = max(speed, _LEAST_BYTES_RATIO), quiet_step_s(case)
+    lost_s = []
+    for product_s, other_s in zip(products_s, others_s, strict=True):
+        # Threads that spin make operations longer than the step itself is without our timing.
+        told_ratio = step_s / max(step_s, product_s + other_s, 1e-12)
+        lost_s.append(told_ratio * (product_s * (1 - speed) + other_s * (1 - other_speed)))
+    share = share_of(case, lost_s)
     if share is None:
         return None
+    spent_s = sum(min(step_s, sum(each)) for each in zip(products_s, others_s, strict=True))
     own = case.traits.model.dtype == "float64"
     remedy = (
         "Make the model float32 (model.float()), and what it is fed."
@@ -171,11 +184,11 @@ def _float64(case: Case) -> Finding | None:
     return Finding(
         share=share,
         message=(
-            f"Operations on float64 numbers are {times(1 / speed)} slower than on float32 here; "
-            f"that costs {percent(share.mid_ratio)} of a step."
+            f"Operations on float64 numbers are {times(spent_s / (spent_s - sum(lost_s)))} slower "
+            f"than on float32 here; that costs {percent(share.mid_ratio)} of a step."
         ),
         remedy=remedy,
-        places=places_in(case, "operations.places", "float64"),
+        places=places_in(case, "operations.places", *kinds),
     )
 
 

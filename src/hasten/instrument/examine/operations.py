@@ -171,9 +171,10 @@ class Operations:
 
     def _speeds(self, kinds: list[str]) -> dict[str, float]:
         """Return how many times faster other products that ran are than those of float32."""
-        names = {"float64"} & set(kinds) | {
+        narrow = {
             kind.partition(".")[2] for kind in kinds if kind.endswith(("bfloat16", "float16"))
         }
+        names = narrow | {"float64" for kind in kinds if kind.startswith("float64.")}
         if self._device not in ("cpu", "cuda"):
             return {}
         return {name: product_speed_ratio(self._device, name) for name in sorted(names)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,7 @@ class Processors:
 
     def __init__(self, watch: Watch) -> None:
         self._waits_s: list[float] = []
+        self._ends_s: list[float] = []
         self._throttled_s: list[float] = []
         self._files = processes.throttle_files()
         self._runtimes = openmp.runtimes()
@@ -102,16 +104,17 @@ class Processors:
         """Note the state of all clocks."""
         self._task = Path(f"/proc/self/task/{threading.get_native_id()}")
         self._cpus = processes.mask(0)
-        self._began_s = time.monotonic()
+        self._ends_s = [time.monotonic()]
+        self._last = processes.turn(self._task)
         self._turns = processes.turns()
         self._children_run_s = processes.children_run_s()
         self._busy_s = processes.busy_s(self._cpus)
-        self._last = processes.turn(self._task)
         self._last_throttled_s = processes.throttled_s(self._files)
 
     def ended(self) -> None:
         """Note how long the loop's thread waited in this step."""
         now = processes.turn(self._task)
+        self._ends_s.append(time.monotonic())
         if now is not None and self._last is not None:
             self._waits_s.append(now.wait_s - self._last.wait_s)
         self._last = now
@@ -138,9 +141,10 @@ class Processors:
             for thread, then in now.items()
         }
         found: dict[str, Any] = {
-            "wall_s": time.monotonic() - self._began_s,
+            "wall_s": time.monotonic() - self._ends_s[0],
             "cpus_count": len(self._cpus) or None,
             "waits_s": self._waits_s or None,
+            "spans_s": [end - start for start, end in pairwise(self._ends_s)],
             "throttled_s": self._throttled_s or None,
             "own_run_s": sum(one.run_s for one in spent.values()) if spent else None,
             "own_wait_s": sum(one.wait_s for one in spent.values()) if spent else None,

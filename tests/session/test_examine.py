@@ -1,0 +1,30 @@
+"""What a closer look says beside its findings."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from hasten.records import Phase, Plan, Step, Traits
+from hasten.session import examine
+from hasten.testing import LAPTOP, sample_profile
+
+WALL_S = 2.0
+KERNEL = {
+    "processors.wall_s": WALL_S,
+    "processors.cpus_count": 4,
+    "processors.own_run_s": 2.0 * WALL_S,
+    "processors.own_wait_s": 0.0,
+    "processors.busy_s": 3.0 * WALL_S,
+}
+
+
+@pytest.mark.parametrize(("found", "others"), [(KERNEL, 1.0), ({}, None)])
+def test_it_says_how_many_cpus_others_kept_busy(monkeypatch, found, others) -> None:
+    steps = [Step(phase_ns={Phase.FORWARD: 100_000_000}, sample_count=1)] * 20
+    monkeypatch.setattr(examine.probes, "examine", lambda *_: (steps, dict(found)))
+    monkeypatch.setattr(examine, "probe_levers", lambda *_, **__: {})
+    runner = SimpleNamespace(
+        pace=SimpleNamespace(cycle_count=1), facts=lambda plan: SimpleNamespace(traits=Traits())
+    )
+    seen = examine.examine(runner, Plan(()), sample_profile(), LAPTOP, seconds=1.0)
+    assert seen.others_ratio == others
