@@ -622,7 +622,8 @@ BURSTS = {"worker_count": 10, "fetch_s": 10.0}
 def test_a_budget_that_is_refused_late_does_not_hide_what_was_found(tuned) -> None:
     few = replace(names("brisk", 0.43), lever="brisk")
     other, last = names("early", 0.04), replace(names("amiss", 0.01), share=None)
-    busy = Finding(name=CONTENDED, message="Others compute.", remedy="End them.")
+    share = names("early", 0.2).share
+    busy = Finding(name=CONTENDED, share=share, message="Others compute.", remedy="End them.")
     for findings in ((few, busy, other, last), (few,)):
         with pytest.raises(UsageError, match="holds no answer") as refused:
             tuned(100.0, step_s=0.7, start_s=4.0, findings=findings, **BURSTS)
@@ -630,7 +631,8 @@ def test_a_budget_that_is_refused_late_does_not_hide_what_was_found(tuned) -> No
         assert first.startswith("Give it --budget ")
         told = ["brisk-cost costs 43%: It costs time. The lever brisk is a cure."]
         if busy in findings:
-            told += ["contended-machine: Others compute.", "early-cost costs 4%: It costs time."]
+            told.append("contended-machine costs 20%: Others compute.")
+            told.append("early-cost costs 4%: It costs time.")
             assert "Other processes keep the CPUs busy" in lines.pop(0)
         assert lines == told
 

@@ -24,7 +24,8 @@ def test_it_says_how_many_cpus_others_kept_busy(monkeypatch, found, others) -> N
     monkeypatch.setattr(examine.probes, "examine", lambda *_: (steps, dict(found)))
     monkeypatch.setattr(examine, "probe_levers", lambda *_, **__: {})
     runner = SimpleNamespace(
-        pace=SimpleNamespace(cycle_count=1), facts=lambda plan: SimpleNamespace(traits=Traits())
+        pace=SimpleNamespace(repeat_count=lambda plan: 1),
+        facts=lambda plan: SimpleNamespace(traits=Traits()),
     )
     seen = examine.examine(runner, Plan(()), sample_profile(), LAPTOP, seconds=1.0)
     assert seen.others_ratio == others

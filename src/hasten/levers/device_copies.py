@@ -7,7 +7,7 @@ Helps: loops that call `x.to(device)` each step. A plain copy waits for all kern
 Hurts: memory on the device, where copies have a pool of their own; with "arrival" page-locked
     memory, and each batch is read twice more: batches of 19 MB from workers made steps of 11 ms
     take 16 beside an NVIDIA H200. Of no use to loops that read a loss each step.
-    Where four copies do not fit into what is free on the device, this lever stops.
+    Where five copies do not fit into what is free on the device, this lever stops.
 Maths: exact. A copy that was started ahead is returned only for the very tensor of the batch, once,
     if torch counted no write and all of its bytes are still those that were copied. The script's
     stream waits for it, and where the script has other streams or names them, the script does;

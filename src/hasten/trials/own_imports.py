@@ -28,7 +28,7 @@ NEEDED = (
     "atexit", "base64", "bisect", "builtins", "collections", "collections.abc",
     "concurrent.futures", "contextlib", "copy", "ctypes", "dataclasses", "datetime", "decimal",
     "difflib", "dis", "enum", "errno", "faulthandler", "fcntl", "fractions", "functools", "gc",
-    "glob", "hashlib", "heapq", "importlib", "importlib.abc", "importlib.machinery",
+    "getpass", "glob", "hashlib", "heapq", "importlib", "importlib.abc", "importlib.machinery",
     "importlib.util", "inspect", "io", "itertools", "json", "linecache", "marshal", "math", "mmap",
     "multiprocessing", "multiprocessing.connection", "multiprocessing.shared_memory", "operator",
     "os", "pathlib", "pickle", "pkgutil", "platform", "queue", "random", "re", "resource", "select",

@@ -876,6 +876,7 @@ class More(Rows):
     def __init__(self):
         super().__init__()
         self.change = v2.Identity()
+        self.change.register_buffer("scale", torch.ones(1))
     def __getitem__(self, i): return self.change(torch.ones(1)) * self.rows[i]
 def epoch(loader):
     bar = {bar}
