@@ -4,6 +4,7 @@ VENV ?= .venv
 JOBS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LAGGARD := $(CURDIR)/tests/accelerator/laggard
 TESTS := $(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test slow system check docs format mutants clean \
@@ -22,8 +23,8 @@ test: $(READY) system
 	$(TESTS) -m "not measures and not slow"
 	@if command -v g++ >/dev/null; then \
 		$(BIN)/python tests/accelerator/laggard/laggard.py && \
-		PYTHONPATH=tests/accelerator/laggard $(TESTS) -m "not measures and not slow" tests/accelerator && \
-		PYTHONPATH=tests/accelerator/laggard $(BIN)/pytest -q -m measures --reruns 1 -rR tests/accelerator; \
+		PYTHONPATH=$(LAGGARD) $(TESTS) -m "not measures and not slow" tests/accelerator && \
+		PYTHONPATH=$(LAGGARD) $(BIN)/pytest -q -m measures --reruns 1 -rR tests/accelerator; \
 	elif [ -n "$$CI" ]; then echo "tests/accelerator needs g++"; exit 1; \
 	else echo "Skipped tests/accelerator: there is no g++."; fi
 	$(BIN)/pytest -q -m measures --reruns 1 -rR tests  # a machine with neighbours gets a second look
@@ -32,7 +33,7 @@ test: $(READY) system
 slow: $(READY) system
 	$(TESTS) -m "slow and not measures" tests
 	$(BIN)/python tests/accelerator/laggard/laggard.py
-	PYTHONPATH=tests/accelerator/laggard $(TESTS) -m "slow and not measures" tests/accelerator
+	PYTHONPATH=$(LAGGARD) $(TESTS) -m "slow and not measures" tests/accelerator
 
 # What tests need of the system: a browser for the HTML report, a compiler, an allocator to preload,
 # another user. A test whose part is missing is skipped, and fails where CI is set.
@@ -86,7 +87,7 @@ bench-claims bench-findings bench-launches bench-proofs bench-rivals: $(READY)
 
 bench-accelerator: $(READY) system
 	$(BIN)/python tests/accelerator/laggard/laggard.py
-	PYTHONPATH=$(CURDIR)/tests/accelerator/laggard $(BIN)/python benchmarks/accelerator.py $(ARGUMENTS)
+	PYTHONPATH=$(LAGGARD) $(BIN)/python benchmarks/accelerator.py $(ARGUMENTS)
 
 bench-gpu: $(READY)
 	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make $@ CHECKOUTS=folder (see benchmarks/PROTOCOL.md)."; exit 2; }
