@@ -85,13 +85,21 @@ LATE, PROMPT = 1_000, 0
         ("unused", PROMPT, "accelerator-unused", ""),
         ("pageable", LATE, "pinned-memory-missing", "x = x.to(device"),
         ("blocking", LATE, "blocking-copies", "x = x.to(device"),
-        ("pinned by hand", PROMPT, "pinned-memory-useless", "x = x.pin_memory()"),
-        ("pinned for nobody", PROMPT, "pinned-memory-useless", ""),
+        pytest.param(
+            "pinned by hand", PROMPT, "pinned-memory-useless", "x = x.pin_memory()",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "pinned for nobody", PROMPT, "pinned-memory-useless", "", marks=pytest.mark.slow
+        ),
         ("reading", LATE, "step-reporting", "total += loss.item()"),
         ("synchronizing", LATE, "synchronize-in-loop", "torch.get_device_module(accelerator).sync"),
-        ("emptying", LATE, "synchronize-in-loop", "torch.accelerator.empty_cache()"),
+        pytest.param(
+            "emptying", LATE, "synchronize-in-loop", "torch.accelerator.empty_cache()",
+            marks=pytest.mark.slow,
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_sick_script_is_told_from_its_twin(found, mode, kernel_us, name, line) -> None:
     seen = found(mode, kernel_us)
     places = seen[name].places

@@ -164,6 +164,7 @@ def test_what_does_not_fit_alone_is_a_failure_and_others_go_on_in_twos(shared) -
         assert len(runner.pairs(Plan(), Plan(), [True])) == 1
 
 
+@pytest.mark.slow
 def test_runs_for_a_proof_that_do_not_fit_together_are_made_one_by_one(shared) -> None:
     with open_prover(
         workload("1200", "1700", "100000"), isolation=Isolation.NONE, step_s=0.01, start_s=5.0,

@@ -67,7 +67,7 @@ layout = torch.contiguous_format if sick else torch.channels_last
 convolution = nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=False).to(memory_format=layout)
 images = torch.randn(4 if sick else 1, 64, 48, 48).contiguous(memory_format=layout)
 tagger = nn.Sequential(nn.Embedding(100, 64), *[nn.Linear(64, 64) for _ in range(8)])
-decayed = nn.Parameter(torch.full((300_000,), 1e-40 if sick else 1e-3))
+decayed = nn.Parameter(torch.full((900_000,), 1e-40 if sick else 1e-3))
 side = 1024 if sick else 256
 basis = torch.randn(side, side, dtype=torch.float64 if sick else torch.float32)
 weights = [*convolution.parameters(), *tagger.parameters(), decayed]
