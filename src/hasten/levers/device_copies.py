@@ -24,7 +24,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import Lever, one_of, unless
+from hasten.lever import Lever, one_of, undo_all, unless
 from hasten.loader import engine_for
 from hasten.loader.device.device import find_device, is_built
 from hasten.loader.device.staging import Staging
@@ -79,14 +79,13 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
         return lambda: None
     known: dict[Any, Any] = {}
     find = partial(find_device, known=known, mentioned=partial(mention, _STREAMS))
-    undo = attach(training, engine_for(training), Staging(find, ahead=setting == "arrival"))
+    staging = Staging(find, ahead=setting == "arrival")
 
-    def undo_all() -> None:
-        undo()
+    def close() -> None:
         for device in known.values():
             device.close()
 
-    return undo_all
+    return undo_all([attach(training, engine_for(training), staging), close])
 
 
 def snippet(setting: str) -> str:

@@ -69,10 +69,9 @@ def why_not(context: ScriptContext) -> str:
 
 def validate(setting: str) -> str:
     """Say what names a device."""
-    is_device = _NAME.fullmatch(setting) and setting.partition(":")[0] not in ("cpu", "meta")
-    return (
-        "" if is_device or setting == "cpu" else "a device of torch's such as cpu, cuda or cuda:1"
-    )
+    is_accelerator = _NAME.fullmatch(setting) and setting.partition(":")[0] not in ("cpu", "meta")
+    is_device = is_accelerator or setting == "cpu"
+    return "" if is_device else "a device of torch's such as cpu, cuda or cuda:1"
 
 
 class Placement:
