@@ -79,6 +79,12 @@ def test_what_cannot_be_is_told_before_anything_starts(project, asked, problem) 
         hasten.tune("train.py", **asked)
 
 
+def test_systems_other_than_linux_are_refused_in_a_sentence(project, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UsageError, match="hasten works on Linux, and this is darwin"):
+        hasten.tune("train.py")
+
+
 def test_names_may_come_from_anything_that_is_walked_through_once(project) -> None:
     found = options(
         only=(name for name in ["idle_clip"]),

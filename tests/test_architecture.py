@@ -66,7 +66,7 @@ UNITS = (
     "seed",
 )
 SENTENCES = {"why", "reason", "note", "message", "remedy", "sentence", "failure", "doubt"}
-HEAVY = {"torch", "numpy", "rich", "typer", "msgspec", "tomlkit", "psutil", "IPython"}
+HEAVY = {"torch", "numpy", "rich", "typer", "msgspec", "tomlkit", "IPython"}
 
 
 def modules():

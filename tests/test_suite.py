@@ -91,7 +91,6 @@ def test_a_test_that_passes_and_leaves_a_process_is_an_error(outcomes, tmp_path)
 
 
 @pytest.mark.child
-@pytest.mark.skipif(sys.platform != "linux", reason="a matter of Linux")
 def test_what_serves_as_python_ends_with_tests_that_are_killed(outcomes, tmp_path) -> None:
     find = "subprocess.run(['pgrep', '-P', str(os.getpid())], stdout=open({file!r}, 'w'))"
     find = find.format(file=str(tmp_path / "pid"))

@@ -17,6 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hasten.errors import UsageError
 from hasten.lever import check_assumptions, check_names, check_plan
 from hasten.records import Effect, Plan, Workload
 
@@ -147,9 +148,16 @@ def options(
     """Return what was asked for, checked before anything is started.
 
     Raises:
+        UsageError: this is not Linux.
         PlanError: a lever or an assumption is not known, or does not take its setting.
     """
     from hasten import session
+
+    if sys.platform != "linux":
+        raise UsageError(
+            f"hasten works on Linux, and this is {sys.platform}.",
+            remedy="Use a Linux machine, a container on it, or WSL.",
+        )
 
     only, skip, assume = frozenset(only), frozenset(skip), frozenset(assume)
     settings = settings or {}

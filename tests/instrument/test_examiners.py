@@ -172,7 +172,6 @@ def test_lines_are_told_what_their_operations_cost_but_not_in_the_backward_pass(
     assert tally.denormal_ns == {here: 0}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it counts faults of the Linux kernel")
 def test_a_fault_takes_some_time() -> None:
     assert 0 <= fault_s() < 1e-3
 
@@ -183,7 +182,6 @@ def test_an_instruction_without_a_line_is_told_as_the_first_of_its_function() ->
     assert line_of(SimpleNamespace(f_code=code, f_lineno=7)) == 7
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it reads the processes of Linux")
 def test_what_children_ran_is_counted_while_they_live_and_after() -> None:
     busy = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
     before_s = processes.children_run_s()

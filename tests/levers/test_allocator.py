@@ -14,7 +14,6 @@ from hasten.records import Plan, Traits
 from hasten.testing import LAPTOP
 from hasten.trials.child_environment import environment
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="preloading is tested on Linux")
 HERE = ScriptContext(machine=LAPTOP, traits=Traits(preloaded=""))
 
 

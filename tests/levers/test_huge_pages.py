@@ -13,7 +13,6 @@ from hasten.levers.huge_pages import LEVER
 from hasten.records import Traits
 from hasten.testing import LAPTOP, sample_profile
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a matter of Linux")
 MODE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 given = pytest.mark.skipif(
     not MODE.exists() or "[never]" in MODE.read_text(), reason="this kernel gives no huge pages"

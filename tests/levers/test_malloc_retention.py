@@ -1,7 +1,6 @@
 """malloc_retention: worth a trial only where page faults cost something."""
 
 import ctypes
-import sys
 from dataclasses import replace
 
 import pytest
@@ -10,8 +9,6 @@ from hasten.lever import ScriptContext, load, provided
 from hasten.levers.malloc_retention import LEVER
 from hasten.records import Plan, Traits
 from hasten.testing import LAPTOP, sample_profile
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc on Linux")
 
 
 def context(faults_count):

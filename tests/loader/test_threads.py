@@ -2,15 +2,13 @@
 
 import os
 import pickle
-import sys
 
 import pytest
 
 from hasten.loader.workers.threads import WorkerThreads
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
 several = pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    len(os.sched_getaffinity(0)) < 2,
     reason="needs two CPUs: libraries have one thread on one core",
 )
 
@@ -249,7 +247,6 @@ facts["never fewer"] = sorted(os.sched_getaffinity(0)) == (facts["mask"] or sort
 """
 
 
-@linux
 @pytest.mark.child
 def test_a_mask_that_openmp_narrowed_is_widened_to_what_the_process_was_given(facts) -> None:
     given = sorted(os.sched_getaffinity(0))

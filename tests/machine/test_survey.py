@@ -9,7 +9,6 @@ import pytest
 import hasten
 from hasten.machine import probe_torch, read
 from hasten.machine.probe import MARK, parse
-from hasten.machine.survey import read_cpu_elsewhere, read_memory_elsewhere
 from hasten.machine.torch_facts import accelerator_use, runtimes
 from hasten.records import Torch
 
@@ -44,11 +43,6 @@ def test_a_container_says_what_its_quota_does_to_torch(server) -> None:
     machine = read(root=server.path, env={}, affinity=frozenset(range(32)), probe=lambda: torch)
     names = [caveat.name for caveat in machine.caveats]
     assert names == ["quota_below_cpus", "threads_above_budget", "interop_above_budget"]
-
-
-def test_a_system_without_proc_is_asked_by_its_own_calls() -> None:
-    assert read_cpu_elsewhere().thread_count == os.cpu_count()
-    assert (read_memory_elsewhere().total_bytes or 0) > 0
 
 
 def test_the_facts_are_found_between_what_torch_prints() -> None:
@@ -133,8 +127,7 @@ def test_asks_the_real_torch_in_a_process_of_its_own(monkeypatch, tmp_path) -> N
     assert torch.version[0].isdigit()
     assert torch.thread_count == 1
     assert (torch.interop_thread_count or 0) >= 1
-    if sys.platform == "linux":
-        assert {runtime.kind for runtime in torch.runtimes} >= {"openmp"}
+    assert {runtime.kind for runtime in torch.runtimes} >= {"openmp"}
     assert "torch" not in set(sys.modules) - before
 
 

@@ -1,7 +1,6 @@
 """Loaders that get workers, under a Python that does not fork unless it is asked to."""
 
 import importlib.util
-import platform
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,7 @@ TOLD = "from Python 3.14 on, workers run the script anew"
 
 
 @pytest.fixture
-def desk(tmp_path, workload, monkeypatch):
-    monkeypatch.setattr(platform, "system", lambda: "Linux")
+def desk(tmp_path, workload):
     made = desks.Desk(tmp_path, workload)
     made.python = "3.14.0rc1"
     return made
@@ -81,10 +79,3 @@ def test_an_older_python_gets_a_word_where_the_script_has_no_guard(desk) -> None
         desk.edit(source, QUIET, loader_workers=2)
         assert FORK not in desk.diff
         assert (TOLD in desk.said()) == (source is PLAIN)
-
-
-def test_other_systems_start_workers_their_own_way(desk, monkeypatch) -> None:
-    monkeypatch.setattr(platform, "system", lambda: "Windows")
-    desk.edit(PLAIN, QUIET, loader_workers=2)
-    assert FORK not in desk.diff
-    assert TOLD in desk.said()

@@ -178,7 +178,6 @@ def test_the_overlay_is_chosen_where_it_works(monkeypatch, tmp_path, works, chos
             raise IsolationFailed("It does not.", remedy="Go elsewhere.")
         return "x\n" if works else ""
 
-    monkeypatch.setattr("hasten.trials.process.sys.platform", "linux")
     monkeypatch.setattr("hasten.trials.process._try", tries)
     assert best_isolation.__wrapped__(str(tmp_path)) is chosen
     ((folder, cwd),) = tried

@@ -42,7 +42,6 @@ def test_where_only_libraries_are_nothing_is_told() -> None:
 
 
 @pytest.mark.child
-@pytest.mark.skipif(sys.platform != "linux", reason="real-time signals are Linux's")
 def test_a_process_that_is_stuck_in_a_call_is_found_and_goes_on(tmp_path) -> None:
     script = tmp_path / "stuck.py"
     script.write_text(STUCK)

@@ -281,9 +281,8 @@ def main() -> None:
     out, _ = streams.keep("stdout"), streams.keep("stderr")
     # The end of a Slurm job or a terminal counts as an interruption: the best so far is saved. The
     # script of `run` is not affected: exec resets handlers.
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
             signal.signal(number, signal.default_int_handler)
     try:
         app(prog_name="hasten")

@@ -4,8 +4,8 @@ An alarm interrupts the main thread wherever it is; Python handles it between in
 after the C call during which it rang, and all the time until then is that call's. A separate
 thread must first be woken and get Python's lock: where every core is busy it comes
 milliseconds late, and only when the other releases the lock, which some calls do and others
-never do. So the alarm is used wherever possible: in the main thread, on systems that have it,
-in a script that sets none. Weighting a sample by its delay follows Scalene (Berger,
+never do. So the alarm is used wherever possible: in the main thread
+of a script that sets none. Weighting a sample by its delay follows Scalene (Berger,
 Stern and Altmayer Pizzorno, OSDI 2023, https://www.usenix.org/conference/osdi23/presentation/berger).
 """
 
@@ -86,8 +86,6 @@ class _Alarm:
 
     def can_wake(self, thread: int) -> bool:
         """Return whether the thread can be interrupted, and nobody else does so."""
-        if not hasattr(signal, "setitimer"):
-            return False
         if not thread == threading.get_ident() == threading.main_thread().ident:
             return False
         idle = signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
@@ -229,9 +227,8 @@ class ThreadSampler:
 
 def _wake_in_time() -> None:
     """Have the kernel wake this thread exactly when it asked to be woken."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, _SLACK_NS, 0, 0, 0)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, _SLACK_NS, 0, 0, 0)
 
 
 _alarm = _Alarm()

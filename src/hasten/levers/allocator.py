@@ -73,8 +73,6 @@ def _fits(path: Path) -> bool:
 
 def find(name: str, env: Mapping[str, str]) -> str | None:
     """Return the path of a library on this machine; it is read, never loaded."""
-    if sys.platform != "linux":
-        return None
     folders = list(_folders(env))
     for pattern in _FILES[name]:
         for folder in folders:
@@ -99,8 +97,6 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if sys.platform != "linux":
-        return "libraries are preloaded on Linux only"
     if own := _preloaded(context):
         return f"the script runs under {own} already"
     return "neither jemalloc nor tcmalloc is installed (apt install libjemalloc2)"

@@ -12,7 +12,6 @@ Source: https://github.com/pytorch/pytorch/pull/107697
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from hasten.lever import COMPUTE_AND_DATA, Lever, one_of
@@ -39,8 +38,6 @@ def _has_tunable() -> bool:
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return who may ask for huge pages, where the kernel gives them and faults cost enough."""
-    if sys.platform != "linux":
-        return ()
     given = context.traits.huge_pages in ("madvise", "always")
     if not given or context.few_faults():
         return ()
@@ -51,7 +48,7 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     mode = context.traits.huge_pages
-    if sys.platform != "linux" or mode is None:
+    if mode is None:
         return "this kernel has no transparent huge pages"
     if mode not in ("madvise", "always"):
         return f"transparent huge pages are set to {mode} on this machine"

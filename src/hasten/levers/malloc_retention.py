@@ -11,7 +11,6 @@ Source: https://man7.org/linux/man-pages/man3/mallopt.3.html
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPUTE_AND_DATA, Lever, unless
@@ -30,8 +29,6 @@ _MMAP_BYTES, _LEAST_MMAP_BYTES, _TRIM_BYTES = 1 << 30, 32 << 20, (1 << 31) - 1
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
-    if sys.platform != "linux":
-        return "it is a setting of glibc on Linux"
     if other := _other_allocator(True, context.traits):
         return other
     if own := _set_by_the_user():

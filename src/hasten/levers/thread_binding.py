@@ -11,7 +11,6 @@ Source: https://github.com/pytorch/pytorch/issues/99625
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from contextlib import suppress
 from functools import lru_cache
@@ -156,8 +155,6 @@ def _turned(cores: Sequence[frozenset[int]], count: int) -> list[frozenset[int]]
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
     """Bind the threads once they are there."""
-    if sys.platform != "linux":
-        return lambda: None
     binding = _Binding()
 
     def enter(phase: Phase) -> None:

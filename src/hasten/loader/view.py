@@ -96,8 +96,7 @@ def _disown() -> None:
         iterator._shutdown = True
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown)
+os.register_at_fork(after_in_child=_disown)
 
 
 def is_forked() -> bool:

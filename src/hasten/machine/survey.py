@@ -6,9 +6,8 @@ import os
 import platform
 import re
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hasten.machine import caveats
 from hasten.machine.budget import read_budget
@@ -21,7 +20,7 @@ from hasten.machine.cgroup import (
 )
 from hasten.machine.cpu import read_cpu, sibling_sets
 from hasten.machine.kernel_files import fields, text
-from hasten.records import Cpu, Machine, Memory, Pressure
+from hasten.records import Machine, Memory, Pressure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +42,7 @@ def read(
     """Read what this machine gives a job, and what is wrong with it.
 
     Files are read beneath `root` only, so a whole machine fits into a test's folder. The running
-    kernel is asked (affinity mask, /dev/shm, psutil) only where `root` is the real one.
+    kernel is asked (affinity mask, /dev/shm) only where `root` is the real one.
 
     Args:
         root: where /proc and /sys are.
@@ -55,11 +54,10 @@ def read(
     """
     real = root == _REAL
     if real:
-        affinity = affinity if affinity is not None else _mask()
+        affinity = affinity if affinity is not None else frozenset(os.sched_getaffinity(0))
         shm = shm if shm is not None else measure_shm()
-    elsewhere = real and not (root / "proc/stat").exists()
     siblings = sibling_sets(root)
-    cpu = read_cpu_elsewhere() if elsewhere else read_cpu(root, siblings)
+    cpu = read_cpu(root, siblings)
     machine = Machine(
         cpu=cpu,
         budget=read_budget(
@@ -69,7 +67,7 @@ def read(
             quota_cores_ratio=quota_cores_ratio(root),
             env=env,
         ),
-        memory=read_memory_elsewhere() if elsewhere else read_memory(root, shm=shm),
+        memory=read_memory(root, shm=shm),
         pressure=read_pressure(root, thread_count=cpu.thread_count),
         torch=probe() if probe else None,
         device_files=tuple(sorted(str(path) for path in _device_files(root))),
@@ -78,12 +76,6 @@ def read(
     )
     found = caveats.find(machine, env, torch_asked=probe is not None, ends_as_one=ends_as_one(root))
     return replace(machine, caveats=found)
-
-
-def _mask() -> frozenset[int] | None:
-    """Return the affinity mask; macOS and Windows have no such call."""
-    ask = getattr(os, "sched_getaffinity", None)
-    return None if ask is None else frozenset(ask(0))
 
 
 def _device_files(root: Path) -> Iterator[Path]:
@@ -135,7 +127,7 @@ def measure_shm(folder: str = "/dev/shm") -> tuple[int, int] | None:
         return None
     try:
         found = os.statvfs(folder)
-    except (AttributeError, OSError):  # Windows has no statvfs
+    except OSError:
         return None
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
@@ -177,22 +169,3 @@ def _load(root: Path, thread_count: int | None) -> float | None:
         return float(words[0]) / thread_count if words and thread_count else None
     except ValueError:
         return None
-
-
-# ---- facts where there is no /proc: macOS and Windows, by psutil's system calls
-
-
-def read_cpu_elsewhere() -> Cpu:
-    """Ask the system for its cores; what it does not tell stays None."""
-    return Cpu(core_count=_psutil().cpu_count(logical=False), thread_count=os.cpu_count())
-
-
-def read_memory_elsewhere() -> Memory:
-    """Ask the system for its memory."""
-    found = _psutil().virtual_memory()
-    return Memory(total_bytes=found.total, available_bytes=found.available)
-
-
-def _psutil() -> Any:
-    # Imported by name: psutil ships no types, and Linux, where most jobs run, never needs it.
-    return import_module("psutil")

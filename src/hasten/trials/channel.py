@@ -115,10 +115,8 @@ class Channel:
         return self.receive(timeout_s)
 
     @property
-    def peer_pid(self) -> int | None:
-        """The process at the other end as the kernel knows it; None where that is unknown."""
-        if not hasattr(socket, "SO_PEERCRED"):
-            return None
+    def peer_pid(self) -> int:
+        """The process at the other end as the kernel knows it."""
         found = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         return int(_CREDENTIALS.unpack(found)[0])
 

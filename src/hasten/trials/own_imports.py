@@ -82,7 +82,7 @@ def _lies_in(module: "Any", folders: "list[str]") -> bool:
 def _import_if_there(name: str) -> None:
     try:
         __import__(name)
-    except ImportError:  # such as fcntl on Windows
+    except ImportError:
         return
 
 

@@ -301,8 +301,6 @@ def best_isolation(cwd: str = "") -> Isolation:
     Raises:
         UsageError: nowhere can a trial's folder be made.
     """
-    if not sys.platform.startswith("linux"):
-        return Isolation.PYTHON
     for isolation, said in ((Isolation.OVERLAY, "x\n"), (Isolation.REDIRECT, "refused\n" * 2)):
         folder = make_scratch()
         try:

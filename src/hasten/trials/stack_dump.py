@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hasten.trials.process_tree import pid_within
 
-_SIGNAL = signal.SIGRTMAX - 5 if hasattr(signal, "SIGRTMAX") else None  # macOS has none
+_SIGNAL = signal.SIGRTMAX - 5
 _PATIENCE_S = 1.0
 _OWN = str(Path(__file__).parent.parent) + os.sep
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
@@ -27,7 +27,7 @@ _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<"
 
 def listen(socket: str) -> None:
     """Write the stacks of this process beside `socket` whenever it is asked (see `where`)."""
-    if _SIGNAL is None or signal.getsignal(_SIGNAL) is not signal.SIG_DFL:
+    if signal.getsignal(_SIGNAL) is not signal.SIG_DFL:
         return
     with contextlib.suppress(OSError, RuntimeError, ValueError):
         file = open(_answer(Path(socket).parent, os.getpid()), "w")  # noqa: SIM115  # as long as we live
@@ -45,7 +45,7 @@ def where(folder: Path, pid: int) -> str:
         Such as `train.py:31 in evaluate: loss = model(x)`, empty where nobody knows.
     """
     answer = _answer(folder, pid_within(pid))
-    if _SIGNAL is None or not answer.exists():
+    if not answer.exists():
         return ""
     try:
         os.kill(pid, _SIGNAL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,6 @@ def fault_s() -> float | None:
 
     Fresh memory is written twice, with huge pages refused: the first time faults every page in.
     """
-    if not sys.platform.startswith("linux"):
-        return None
     best_s = None
     for _ in range(_PROBE_COUNT):
         with mmap.mmap(-1, _PROBE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader import random_states
@@ -80,8 +79,6 @@ def _looks(loader: Any) -> list[Any]:
 def _positions() -> dict[str, str]:
     """Return the position in each open file of this process."""
     found: dict[str, str] = {}
-    if not sys.platform.startswith("linux"):
-        return found
     for name in os.listdir("/proc/self/fdinfo"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")

@@ -115,8 +115,6 @@ def openmp_mask() -> frozenset[int]:
 
 def repair_affinity(mask: frozenset[int]) -> Callable[[], None]:
     """Let this thread run on all of `mask` if it was pinned to a part of it."""
-    if not hasattr(os, "sched_setaffinity"):
-        return lambda: None
     own = os.sched_getaffinity(0)
     if not own < mask:
         return lambda: None

@@ -11,7 +11,6 @@ import fcntl
 import os
 import re
 import stat
-import sys
 import tempfile
 from pathlib import Path
 from threading import Lock
@@ -67,8 +66,6 @@ def make_folder() -> Path:
 
 def sweep() -> None:
     """Remove the folders of sessions that were ended before they could do it themselves."""
-    if not sys.platform.startswith("linux"):
-        return
     for place in {*_places(), os.environ.get("HOME", "/tmp")}:
         with contextlib.suppress(OSError):
             if _is_local(place):

@@ -217,5 +217,5 @@ def _call(call: str, first: int, *arguments: Any, name: Any) -> None:
 MARKED: dict[str, Any] = {
     "chmod": chmod, "fchmod": chmod, "utime": utime, "chown": chown, "fchown": chown,
     "lchown": lchown, "setxattr": setxattr, "removexattr": removexattr,
-} if sys.platform == "linux" and os.uname().machine in _NUMBERS else {}  # fmt: skip
+} if os.uname().machine in _NUMBERS else {}  # fmt: skip
 """The calls of redirect.py by their names in `os`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -137,7 +136,7 @@ def _start(job: Job, survey: Survey, homes: list[Site]) -> dict[str, str]:
     if chosen or any(_CONTEXT in code(home.node) for home in homes):
         return {}
     sure = not any(isinstance(home.node, cst.Call) and spread_names(home.call) for home in homes)
-    if sure and platform.system() == "Linux" and reaches(job.python, _NO_FORK_PYTHON):
+    if sure and reaches(job.python, _NO_FORK_PYTHON):
         return {_CONTEXT: '"fork"'}
     if not _is_guarded(survey):
         job.note(
