@@ -10,8 +10,10 @@ warning. A plan without levers changes nothing, so it is never refused.
 from __future__ import annotations
 
 import hashlib
+import os
 import reprlib  # values in a file may be long
 import shlex
+import tomllib
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from hasten import lever
 from hasten.errors import PlanError, UsageError, shown
 from hasten.records import Entry, LossEnvelope, Outcome, Plan
-from hasten.report import toml_file
 from hasten.report.document import utf8
 from hasten.report.evidence_table import State, doubt, evidence_table, read_state, state_of
 from hasten.report.files import write_atomically
@@ -114,13 +115,13 @@ def guard_plan(path: Path) -> None:
     Raises:
         UsageError: the file is something else, or a plan written by hand.
     """
-    try:
-        content = toml_file.load(path)
-    except FileNotFoundError:
+    if not os.path.exists(path):
         return
-    except (OSError, ValueError, PlanError):
+    try:
+        content = _parsed(path) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError):
         content = {}
-    if not {"schema", "plan"} <= content.keys() or not path.is_file():
+    if not {"schema", "plan"} <= content.keys():
         raise UsageError(
             f"{path} is there already and is not a plan of hasten.",
             remedy="Choose another --plan, or move that file away.",
@@ -309,9 +310,13 @@ def _files_and_modules(arguments: Sequence[str]) -> list[str]:
     return found
 
 
+def _parsed(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text("utf-8"))
+
+
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return toml_file.load(path)
+        return _parsed(path)
     except FileNotFoundError as error:
         remedy = f"Run `hasten tune` first, which writes {PLAN_NAME}, or name another --plan."
         raise PlanError(f"There is no plan at {path}.", remedy=remedy) from error
@@ -319,7 +324,7 @@ def _load(path: Path) -> dict[str, Any]:
         reason = (error.strerror or str(error)).lower()
         problem = f"Cannot read the plan {path}: {reason}."
         raise PlanError(problem, remedy="Make it readable, or name another --plan.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         # tomllib.TOMLDecodeError and UnicodeDecodeError are both ValueErrors.
         problem = f"{path} is not a TOML file: {shown(error)}."
         raise PlanError(problem, remedy=f"Mend that line. {REDO}") from error
