@@ -131,9 +131,7 @@ def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
     write_atomically(path, page)
 
 
-def leave(
-    tuning: Tuning, path: Path, json: Path | None, html: Path | None = None, *, aside: bool = False
-) -> list[Path]:
+def leave(tuning: Tuning, path: Path, json: Path | None, html: Path | None = None) -> list[Path]:
     """Write everything, then print the summary; return the files written, except the record.
 
     The plan comes first: a pager blocks printing, and a second Ctrl-C would end it. It may go
@@ -155,7 +153,7 @@ def leave(
             _save(page, report_path)
             written = [path, report_path, *_write_forms(tuning, path, json=json, html=html)]
     finally:
-        print_page(_page(tuning, path, full=False), aside=aside)
+        print_page(_page(tuning, path, full=False))
     if forgotten:
         say(f"`hasten report` will not know this tuning. {forgotten}")
     return written
@@ -194,10 +192,8 @@ def _write_forms(tuning: Tuning, path: Path, *, json: Path | None, html: Path | 
     return [place for place in (json, html) if place is not None]
 
 
-def leave_profile(
-    found: Profiling, *, json: Path | None, html: Path | None, aside: bool = False
-) -> list[Path]:
-    """Write the requested files, then print the page; return the files written."""
+def leave_profile(found: Profiling, *, json: Path | None, html: Path | None) -> None:
+    """Write the requested files, then print the page."""
     from hasten.report import document, text
     from hasten.report.files import write_atomically
     from hasten.report.html import render_profile
@@ -208,8 +204,7 @@ def leave_profile(
         if html is not None:
             write_atomically(html, render_profile(found))
     finally:
-        print_page(text.render_profile(found), aside=aside)
-    return [place for place in (json, html) if place is not None]
+        print_page(text.render_profile(found))
 
 
 def _snippets(plan: Plan) -> Mapping[str, str]:
@@ -233,16 +228,11 @@ def on_stdout(path: Path | None) -> bool:
     return path is not None and str(path) == "-"
 
 
-def print_page(page: RenderableType, *, aside: bool = False) -> None:
-    """Print a page, limited to a readable width.
-
-    Args:
-        page: what to print.
-        aside: print to stderr, because stdout is for a program.
-    """
+def print_page(page: RenderableType) -> None:
+    """Print a page, limited to a readable width."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False, stderr=aside)
+    console = Console(highlight=False, markup=False, emoji=False)
     console.width = min(console.width, WIDEST)
     console.print(page)
 
