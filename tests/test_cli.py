@@ -417,8 +417,7 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
             "--startup-timeout must be above 0: 0ms.",
         ),
         (["report", "--edits", "--html", "p.html"], "it cannot go with --html."),
-        (["report", "--edits", "--json", "a", "--markdown", "-"], "with --json, --markdown."),
-        (["report", "--edits", "--markdown", "a", "--html", "b"], "--html, --markdown"),
+        (["report", "--edits", "--json", "a", "--html", "b"], "with --json, --html."),
         (["levers", "x"], "There is no lever called x."),
         (["findings", "x"], "There is no finding called x."),
     ],
@@ -723,17 +722,6 @@ def test_one_step_is_too_few_to_profile(session):
     assert done.exit_code == 2
     assert "'--steps'" in done.stderr
     assert not session.calls
-
-
-def test_a_report_is_written_in_other_forms(session, project):
-    session.diagnosis = EXAMINED
-    hasten_with("tune", "train.py")
-    done = hasten_with("report", "--markdown", "m.md")
-    assert done.exit_code == 0, done.output
-    assert "1.20x faster." in done.stdout
-    page = Path("m.md").read_text()
-    assert page.startswith("## 1.20x faster.")
-    assert hasten_with("report", "--markdown", "-").stdout == page
 
 
 def test_doctor_prints_and_writes(session):

@@ -22,7 +22,7 @@ from hasten.records import (
     Reason,
     Workload,
 )  # fmt: skip
-from hasten.report import text
+from hasten.report import html, text
 from hasten.report.bars import Gauge, Stack
 from hasten.report.steps import bottleneck
 from hasten.report.wording import command_line
@@ -344,3 +344,17 @@ def test_a_gain_of_later_passes_is_not_the_headline(tuning) -> None:
     assert "That is from the second pass over the data on" in said
     assert "The first pass of 30 steps, in which samples are kept: 0.57x" in said
     assert "All 10 passes: 1.94x, 95% interval 1.80x to 2.10x; --train-time sets" in said
+
+
+def test_every_form_says_what_was_granted(tuning, profile, machine, profiled, plan_path):
+    granted, watched = ("dataset-unchanged",), profiled(profile, machine)
+    for given in (granted, ()):
+        tuned, seen = replace(tuning, assumed=given), replace(watched, assumed=given)
+        pages = [
+            html.render_tuning(tuned, plan_path=plan_path, snippets={}),
+            html.render_profile(seen),
+            shown(text.render_tuning(tuned, plan_path=plan_path, snippets={})),
+            shown(text.render_profile(seen)),
+        ]
+        told = ["not proved (--assume dataset-unchanged)" in " ".join(p.split()) for p in pages]
+        assert told == [bool(given)] * 4

@@ -45,28 +45,18 @@ def report(
     ] = False,
     json: Json = None,
     html: Html = None,
-    markdown: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Also write it as Markdown for an issue or a pull request; - prints only that.",
-        ),
-    ] = None,
 ) -> None:
     """Show the report of a tuning again, or write it in another form."""
     from hasten.report import archive
 
     if edits:
-        _refuse_beside_edits(json=json, html=html, markdown=markdown)
+        _refuse_beside_edits(json=json, html=html)
         _print_edits(*archive.recall(path, PLAN))
         return
-    check_outputs(json, html, None if on_stdout(markdown) else markdown)
+    check_outputs(json, html)
     tuning, plan_path = archive.recall(path, PLAN)
-    if not on_stdout(markdown):
-        print_page(_page(tuning, plan_path, full=full))
+    print_page(_page(tuning, plan_path, full=full))
     _write_forms(tuning, plan_path, json=json, html=html)
-    if markdown is not None:
-        _write_markdown(markdown, tuning, plan_path)
 
 
 def _page(tuning: Tuning, plan_path: Path, *, full: bool) -> RenderableType:
@@ -106,17 +96,6 @@ def _edits(tuning: Tuning, plan: Plan) -> Edits:
         tuning.workload, plan, traits=tuning.traits, env=os.environ,
         python_version=tuning.machine.python_version,
     )  # fmt: skip
-
-
-def _write_markdown(path: Path, tuning: Tuning, plan_path: Path) -> None:
-    from hasten.report import markdown
-    from hasten.report.files import write_atomically
-
-    page = markdown.render(tuning, plan_path=plan_path, snippets=_snippets(tuning.plan))
-    if on_stdout(path):
-        typer.echo(page, nl=False)
-    else:
-        write_atomically(path, page)
 
 
 def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
@@ -221,11 +200,6 @@ def check_outputs(*paths: Path | None) -> None:
     for path in paths:
         if path is not None:
             check_writable(path)
-
-
-def on_stdout(path: Path | None) -> bool:
-    """Return whether an output goes to stdout, so that a page must not."""
-    return path is not None and str(path) == "-"
 
 
 def print_page(page: RenderableType) -> None:
