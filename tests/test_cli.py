@@ -809,3 +809,39 @@ def test_the_command_line_starts_light():
         env={"PYTHONPATH": str(Path(hasten.__file__).parents[1])},
     )  # fmt: skip
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("folder", [".", "below"])
+def test_a_project_gives_defaults_that_the_command_line_overrides(session, project, folder) -> None:
+    table = (
+        '[tool.hasten]\nbudget = "2m"\nnumerics = "rounding"\nonly = ["compile"]\nquiet = true\n'
+    )
+    (project / "pyproject.toml").write_text(table)
+    (project / folder).mkdir(exist_ok=True)
+    os.chdir(project / folder)
+    (project / folder / "train.py").write_text("")
+    assert hasten_with("tune", "--budget", "3m", "train.py").exit_code == 0
+    found = options(session)
+    assert (found.budget_s, found.numerics, found.only) == (180.0, Effect.ROUNDING, {"compile"})
+    assert hasten_with("run", "--set", "compile=max", "train.py").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[tool.hasten]\nbugdet = "2m"\n', "has an unknown option: bugdet."),
+        ('[tool.hasten]\nnumerics = "odd"\n', "odd"),
+    ],
+)
+def test_a_default_that_is_none_is_told(session, project, text, problem) -> None:
+    (project / "pyproject.toml").write_text(text)
+    done = hasten_with("tune", "train.py")
+    assert done.exit_code == 2
+    assert problem in done.output
+
+
+@pytest.mark.parametrize("text", ["no toml [", "[tool]\nhasten = 3\n", '[project]\nname = "x"\n'])
+def test_a_project_that_says_nothing_to_us_is_left_alone(session, project, text) -> None:
+    (project / "pyproject.toml").write_text(text)
+    assert hasten_with("tune", "train.py").exit_code == 0
+    assert options(session).budget_s == 300.0

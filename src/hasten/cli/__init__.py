@@ -86,12 +86,23 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _hasten(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    del version  # its callback has shown it
+    from pathlib import Path
+
+    from hasten.cli.defaults import read_defaults
+
+    try:
+        context.default_map = read_defaults(context.command, Path.cwd())  # type: ignore[arg-type]
+    except UsageError as error:
+        say(error.problem, error.remedy)
+        raise typer.Exit(error.exit_code) from error
+    except FileNotFoundError:
+        return  # the folder was removed: the look-up of the script reports that
 
 
 @app.command(cls=Command)
