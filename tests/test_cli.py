@@ -533,14 +533,16 @@ def test_a_program_s_python_is_the_one_in_front(session, other_python, monkeypat
 
 
 def test_a_name_that_is_no_utf8_is_tuned_told_and_run(session, monkeypatch):
-    monkeypatch.setattr("hasten.cli.reports.print_page", lambda page: None)
+    monkeypatch.setattr("hasten.cli.reports.print_page", lambda page, aside=False: None)
     session.diagnosis = EXAMINED
     name = "caf\udce9.py"
     Path(name).write_text("print('training')\n")
-    out = ["--json", "r.json"]
+    out = ["--json", "r.json", "--log-jsonl", "e.jsonl"]
     done = hasten_with("tune", *out, name)
     assert done.exit_code == 0, done.output
     assert json.loads(Path("r.json").read_text())["workload"]["argv"] == ["caf\\udce9.py"]
+    for line in Path("e.jsonl").read_text().splitlines():
+        json.loads(line)
     assert hasten_with("profile", "--html", "p.html", name).exit_code == 0
     assert hasten_with("run", name).exit_code == 0
     assert session.calls[-1][1].argv == (name,)
@@ -679,7 +681,7 @@ def test_run_refuses_a_plan_that_has_failed_unless_forced(session):
 
 
 def test_an_interruption_while_it_prints_costs_no_file(session, monkeypatch):
-    def interrupt(page):
+    def interrupt(page, *, aside):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hasten.cli.reports.print_page", interrupt)
@@ -722,6 +724,34 @@ def test_one_step_is_too_few_to_profile(session):
     assert done.exit_code == 2
     assert "'--steps'" in done.stderr
     assert not session.calls
+
+
+@pytest.mark.parametrize("command", ["profile", "tune"])
+def test_events_go_to_a_file_and_end_with_the_result(session, command):
+    done = hasten_with(command, "--json", "r.json", "--log-jsonl", "e.jsonl", "train.py")
+    assert done.exit_code == 0, done.output
+    lines = [json.loads(line) for line in Path("e.jsonl").read_text().splitlines()]
+    names = [line["event"] for line in lines]
+    assert names[:2] == ["start", "stage"]
+    assert names[-1] == "result"
+    assert lines[0]["command"] == command
+    assert lines[-1]["document"] == json.loads(Path("r.json").read_text())
+    assert "r.json" in lines[-1]["files"]
+
+
+def test_an_error_is_the_last_event(session):
+    session.error = NeverTrains("It never trains.", remedy="Train.", output="")
+    assert hasten_with("tune", "--log-jsonl", "e.jsonl", "train.py").exit_code == 3
+    last = json.loads(Path("e.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["problem"], last["exit_code"]) == ("error", "It never trains.", 3)
+
+
+def test_events_on_stdout_leave_it_to_them(session, capfd):
+    with pytest.raises(SystemExit):
+        app(["profile", "--quiet", "--log-jsonl", "-", "train.py"], prog_name="hasten")
+    out, err = capfd.readouterr()
+    assert [json.loads(line)["event"] for line in out.splitlines()][-1] == "result"
+    assert "60% of the step is spent" in err
 
 
 def test_doctor_prints_and_writes(session):

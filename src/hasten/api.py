@@ -58,12 +58,13 @@ def profile(
         IsolationFailed: a trial cannot be kept from the user's files.
     """
     from hasten import session
+    from hasten.report.combined_watcher import CombinedWatcher
 
     wanted = options(
         settings=settings, assume=assume, startup_timeout_s=startup_timeout_s, sandbox=sandbox,
         step_count=step_count,
     )  # fmt: skip
-    return session.profile(_workload(command, python), wanted, watcher or _nobody())
+    return session.profile(_workload(command, python), wanted, watcher or CombinedWatcher())
 
 
 def tune(
@@ -106,13 +107,14 @@ def tune(
         IsolationFailed: a trial cannot be kept from the user's files.
     """
     from hasten import session
+    from hasten.report.combined_watcher import CombinedWatcher
 
     wanted = options(
         budget_s=budget_s, numerics=Effect(numerics), train_time_s=train_time_s, only=only,
         skip=skip, settings=settings, assume=assume, startup_timeout_s=startup_timeout_s,
         sandbox=sandbox,
     )  # fmt: skip
-    return session.tune(_workload(command, python), wanted, watcher or _nobody())
+    return session.tune(_workload(command, python), wanted, watcher or CombinedWatcher())
 
 
 def load_plan(path: str | Path = "hasten.toml") -> SavedPlan:
@@ -178,15 +180,6 @@ def options(
         unprotected=not sandbox,
         assumed=assume,
     )
-
-
-def _nobody() -> Watcher:
-    """Return a watcher that shows nothing."""
-    from rich.console import Console
-
-    from hasten.report.progress import Style, View
-
-    return View(Console(stderr=True), style=Style.QUIET)
 
 
 def _workload(command: str | Sequence[str], python: str) -> Workload:

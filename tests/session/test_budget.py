@@ -1,9 +1,11 @@
 """A budget is kept: whole tunings of scripts of arithmetic, in simulated time."""
 
+import json
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from io import BytesIO
 from math import inf
 
 import pytest
@@ -30,6 +32,7 @@ from hasten.records import (
     Tuning,
     Workload,
 )
+from hasten.report.events import Events
 from hasten.report.evidence_table import State, state_of
 from hasten.session import Options, settlement, setup, tuning_session, watching
 from hasten.session.examine import examine
@@ -554,51 +557,25 @@ def test_each_lever_that_the_budget_left_out_says_what_its_race_needs(tuned) -> 
         )
 
 
-class Story(RecordingWatcher):
-    """Keeps what it hears, in order."""
-
-    def __init__(self):
-        super().__init__()
-        self.stages, self.told = [], []
-
-    def stage(self, name, detail=""):
-        self.stages.append(name)
-
-    def profiled(self, profile):
-        self.told.append(("profile", None))
-
-    def race_begins(self, baseline, candidate):
-        self.told.append(("begins", self.stages[-1]))
-
-    def race_grows(self, pairs, speedup):
-        self.told.append(("grows", len(pairs)))
-
-    def race_ends(self, seen):
-        self.told.append(("ends", len(seen.pairs)))
-
-    def leads(self, plan):
-        self.told.append(("leads", plan))
-
-
 def test_who_looks_on_hears_the_whole_story_in_order(tuned) -> None:
-    story = Story()
-    seen = tuned(300.0, step_s=0.02, start_s=2.0, watcher=story)
-    pair_count = None
-    for kind, what in story.told:
-        assert (pair_count is None) == (kind not in ("grows", "ends")), "one race at a time"
-        if kind == "begins":
-            pair_count = 0
-        elif kind == "grows":
-            pair_count += what
-        elif kind == "ends":
-            assert pair_count == what
-            pair_count = None
-    begun = [what for kind, what in story.told if kind == "begins"]
+    stream = BytesIO()
+    stream.close = lambda: None
+    with Events(stream) as events:
+        seen = tuned(300.0, step_s=0.02, start_s=2.0, watcher=events)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    races = [line for line in lines if "race" in line]
+    for number in range(1, races[-1]["race"] + 1):
+        own = [line for line in races if line["race"] == number]
+        kinds = [line["event"] for line in own]
+        assert (kinds[0], kinds[-1]) == ("race_begins", "race_ends")
+        assert kinds.count("pair") == own[-1]["pairs"]
+    begun = [line["stage"] for line in races if line["event"] == "race_begins"]
     assert begun == sorted(begun, key=["noise", "search", "confirmation"].index)
     assert (begun[0], begun[-1]) == ("noise", "confirmation")
-    assert [what for kind, what in story.told if kind == "leads"][-1] == seen.tuning.plan
-    kinds = [kind for kind, _ in story.told]
-    assert kinds.index("profile") < kinds.index("begins")
+    leaders = [line["plan"] for line in lines if line["event"] == "incumbent"]
+    assert leaders[-1] == dict(seen.tuning.plan.settings)
+    names = [line["event"] for line in lines]
+    assert names.index("profile") < names.index("race_begins")
 
 
 def names(lever, ratio) -> Finding:

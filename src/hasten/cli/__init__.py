@@ -24,6 +24,7 @@ from hasten.cli.arguments import (
     Budget,
     Command,
     DeviceOption,
+    EventsPath,
     Force,
     Html,
     Interpreter,
@@ -35,7 +36,6 @@ from hasten.cli.arguments import (
     Patience,
     PlanOutput,
     PlanPath,
-    Progress,
     Quiet,
     Shown,
     Skip,
@@ -50,9 +50,11 @@ from hasten.cli.reports import (
     check_outputs,
     leave,
     leave_profile,
+    on_stdout,
     print_page,
     report,
 )
+from hasten.cli.watching import telling, view
 from hasten.errors import PlanError, UsageError
 from hasten.records import Effect, Plan, Workload
 from hasten.units import parse_duration
@@ -64,7 +66,6 @@ if TYPE_CHECKING:
 
     from hasten.records import LossEnvelope, Setting
     from hasten.report.plan_file import SavedPlan
-    from hasten.report.progress import View
     from hasten.session import Options
 
 
@@ -137,9 +138,12 @@ def profile(
     unprotected: Unprotected = False,
     quiet: Quiet = False,
     progress: Shown = None,
+    events: EventsPath = None,
 ) -> None:
     """Show where each step's time goes; change nothing."""
     from hasten import session
+    from hasten.report import document
+    from hasten.report.combined_watcher import CombinedWatcher
 
     check_outputs(json, html)
     options = _options(
@@ -147,9 +151,11 @@ def profile(
         unprotected=unprotected,
     )  # fmt: skip
     workload = read_workload(script, python=python)
-    with _view(quiet=quiet, progress=progress) as screen:
-        found = session.profile(workload, options, screen)
-    leave_profile(found, json=json, html=html)
+    with telling(events, "profile", workload) as told:
+        with view(quiet=quiet, progress=progress) as screen:
+            found = session.profile(workload, options, CombinedWatcher(told, screen))
+        written = leave_profile(found, json=json, html=html, aside=on_stdout(events))
+        told.result(document.profile_document(found), written)
 
 
 @app.command(cls=Command)
@@ -173,13 +179,15 @@ def tune(
     unprotected: Unprotected = False,
     quiet: Quiet = False,
     progress: Shown = None,
+    events: EventsPath = None,
 ) -> None:
     """Find what makes the script faster, and prove it.
 
     This writes a plan, which `hasten run` applies, and a report. The script is not edited.
     """
     from hasten import session
-    from hasten.report import plan_file
+    from hasten.report import document, plan_file
+    from hasten.report.combined_watcher import CombinedWatcher
 
     path = plan or PLAN
     check_outputs(json, html, path)
@@ -191,9 +199,11 @@ def tune(
         unprotected=unprotected,
     )  # fmt: skip
     workload = read_workload(script, python=python)
-    with _view(quiet=quiet, progress=progress, budget_s=options.budget_s) as screen:
-        tuning = session.tune(workload, options, screen)
-    written = leave(tuning, path, json, html)
+    with telling(events, "tune", workload) as told:
+        with view(quiet=quiet, progress=progress, budget_s=options.budget_s) as screen:
+            tuning = session.tune(workload, options, CombinedWatcher(told, screen))
+        written = leave(tuning, path, json, html, aside=on_stdout(events))
+        told.result(document.tuning_document(tuning), written)
     if path not in written:
         say(
             f"{path} stays as it is: what this search has found is not confirmed. See {written[0]}."
@@ -281,18 +291,6 @@ def main() -> None:
             raise
         say(f"Cannot print it all: {out.lost}.", "Print elsewhere, or free some space there.")
         raise SystemExit(end.code or UsageError.exit_code) from None
-
-
-def _view(*, quiet: bool, progress: Progress | None, budget_s: float | None = None) -> View:
-    """Return the view for this terminal; progress goes to stderr."""
-    from rich.console import Console
-
-    from hasten.report.progress import View, choose
-
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    is_quiet = quiet or progress is Progress.NONE
-    style = choose(console, quiet=is_quiet, plain=progress is Progress.PLAIN)
-    return View(console, style=style, budget_s=budget_s)
 
 
 def _options(

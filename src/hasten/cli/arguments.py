@@ -139,6 +139,15 @@ Shown = Annotated[
         show_default="screen on a terminal, else plain",
     ),
 ]
+EventsPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--log-jsonl",
+        metavar="PATH",
+        help="Also write events as JSON lines as they happen; - is stdout, and moves the "
+        "report to stderr.",
+    ),
+]
 LeverOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -110,7 +110,9 @@ def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
     write_atomically(path, page)
 
 
-def leave(tuning: Tuning, path: Path, json: Path | None, html: Path | None = None) -> list[Path]:
+def leave(
+    tuning: Tuning, path: Path, json: Path | None, html: Path | None = None, *, aside: bool = False
+) -> list[Path]:
     """Write everything, then print the summary; return the files written, except the record.
 
     The plan comes first: a pager blocks printing, and a second Ctrl-C would end it. It may go
@@ -132,7 +134,7 @@ def leave(tuning: Tuning, path: Path, json: Path | None, html: Path | None = Non
             _save(page, report_path)
             written = [path, report_path, *_write_forms(tuning, path, json=json, html=html)]
     finally:
-        print_page(_page(tuning, path, full=False))
+        print_page(_page(tuning, path, full=False), aside=aside)
     if forgotten:
         say(f"`hasten report` will not know this tuning. {forgotten}")
     return written
@@ -171,8 +173,10 @@ def _write_forms(tuning: Tuning, path: Path, *, json: Path | None, html: Path | 
     return [place for place in (json, html) if place is not None]
 
 
-def leave_profile(found: Profiling, *, json: Path | None, html: Path | None) -> None:
-    """Write the requested files, then print the page."""
+def leave_profile(
+    found: Profiling, *, json: Path | None, html: Path | None, aside: bool = False
+) -> list[Path]:
+    """Write the requested files, then print the page; return the files written."""
     from hasten.report import document, text
     from hasten.report.files import write_atomically
     from hasten.report.html import render_profile
@@ -183,7 +187,8 @@ def leave_profile(found: Profiling, *, json: Path | None, html: Path | None) -> 
         if html is not None:
             write_atomically(html, render_profile(found))
     finally:
-        print_page(text.render_profile(found))
+        print_page(text.render_profile(found), aside=aside)
+    return [place for place in (json, html) if place is not None]
 
 
 def _snippets(plan: Plan) -> Mapping[str, str]:
@@ -202,11 +207,21 @@ def check_outputs(*paths: Path | None) -> None:
             check_writable(path)
 
 
-def print_page(page: RenderableType) -> None:
-    """Print a page, limited to a readable width."""
+def on_stdout(path: Path | None) -> bool:
+    """Return whether an output goes to stdout, so that a page must not."""
+    return path is not None and str(path) == "-"
+
+
+def print_page(page: RenderableType, *, aside: bool = False) -> None:
+    """Print a page, limited to a readable width.
+
+    Args:
+        page: what to print.
+        aside: print to stderr, because stdout is for a program.
+    """
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = Console(highlight=False, markup=False, emoji=False, stderr=aside)
     console.width = min(console.width, WIDEST)
     console.print(page)
 

@@ -1,1 +1,1 @@
-"""Stage 7. Say it: text, HTML, JSON, edits and the plan file."""
+"""Stage 7. Say it: text, HTML, JSON, events, edits and the plan file."""
