@@ -150,8 +150,8 @@ def test_a_search_says_once_that_its_races_are_lost(work):
     "other",
     [
         {"numerics": Effect.EXACT},
-        {"only": frozenset({"idle_clip"})},
-        {"skip": frozenset({"idle_clip"})},
+        {"only": frozenset({"sdpa"})},
+        {"skip": frozenset({"sdpa"})},
         {"applied": Plan().with_lever("loader_workers", 2)},
     ],
     ids="".join,
@@ -182,7 +182,7 @@ def test_races_on_another_machine_or_torch_are_not_taken_over(work, elsewhere):
 
 def test_another_set_of_levers_has_races_of_its_own(work, monkeypatch):
     opened(work, Entry.SCRIPT, "train.py").append(FAILED)
-    monkeypatch.setattr("hasten.session.journals.discover", lambda: {"idle_clip": None})
+    monkeypatch.setattr("hasten.session.journals.discover", lambda: {"sdpa": None})
     assert opened(work, Entry.SCRIPT, "train.py").resumed_count == 0
 
 
@@ -195,7 +195,7 @@ def test_another_command_or_folder_has_races_of_its_own(work):
 
 def test_races_of_another_build_of_hasten_are_not_taken_over(work, monkeypatch, tmp_path):
     monkeypatch.setattr("hasten.session.journals._PRODUCT", tmp_path / "build")
-    source = tmp_path / "build" / "levers" / "idle_clip.py"
+    source = tmp_path / "build" / "levers" / "sdpa.py"
     source.parent.mkdir(parents=True)
     source.write_text("works = False\n")
     opened(work, Entry.SCRIPT, "train.py").append(FAILED)
