@@ -50,6 +50,7 @@ LIST = Path(__file__).with_name("faults.toml")
 COPIED = ("src", "tests", "docs", "examples", "pyproject.toml", "README.md")
 RECORD = ROOT / "build" / "mutants.jsonl"
 LAGGARD = ROOT / "tests/accelerator/laggard/laggard.py"
+IMPORTS = ("pytest", "numpy", "hypothesis", "hypothesis.strategies", "msgspec", "torch")
 ALL_PASSED, SOME_FAILED, BROKEN = 0, 1, 2
 CHECK_LIMIT_S, LEAST_LIMIT_S, LIMIT_RATIO = 900.0, 20.0, 5.0
 KILLED, SURVIVED, UNTRIED = "killed", "survived", "untried"
@@ -134,9 +135,7 @@ class Server:
     Starting Python and pytest anew takes longer than most of the tests.
     """
 
-    def __init__(
-        self, root: Path, *, imports: Sequence[str] = (), path: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, root: Path, *, path: Sequence[str] = ()) -> None:
         self.root = root
         self._edit_count = 0
         given = {
@@ -144,7 +143,7 @@ class Server:
             "PYTHONPATH": os.pathsep.join([str(root / "src"), *path]),
         }
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", *imports], env={**os.environ, **given},
+            [sys.executable, __file__, "--serve", *IMPORTS], env={**os.environ, **given},
             cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
 
@@ -169,10 +168,10 @@ class Server:
         self._process.communicate()
 
 
-def serve(extra: Sequence[str]) -> None:
+def serve(imports: Sequence[str]) -> None:
     """Run the tests that each line of standard input names, in a fork of this process."""
     _die_with_parent()
-    for name in ("pytest", "numpy", "hypothesis", "hypothesis.strategies", "msgspec", *extra):
+    for name in imports:
         importlib.import_module(name)
     answers, null = os.dup(1), os.open(os.devnull, os.O_RDWR)
     for stream in (1, 2):
@@ -238,7 +237,7 @@ def servers(count: int, *, on_accelerator: bool) -> Iterator[SimpleQueue[Server]
                     shutil.copytree(ROOT / name, root / name, ignore=leave)
                 else:
                     shutil.copy(ROOT / name, root / name)
-            server = Server(root, imports=["torch"], path=path)
+            server = Server(root, path=path)
             stack.callback(server.close)
             queue.put(server)
         yield queue

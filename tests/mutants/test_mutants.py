@@ -89,6 +89,7 @@ def small(tmp_path, monkeypatch):
     (tmp_path / "test_wrong.py").write_text("def test_it():\n    assert False\n")
     monkeypatch.setattr(run, "ROOT", tmp_path)
     monkeypatch.setattr(run, "COPIED", [path.name for path in tmp_path.iterdir()])
+    monkeypatch.setattr(run, "IMPORTS", ["pytest"])
     monkeypatch.setattr(run, "RECORD", tmp_path / "build" / "mutants.jsonl")
     return tmp_path
 
