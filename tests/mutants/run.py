@@ -1,18 +1,26 @@
 """Plant faults in the source one by one, and see whether the tests notice.
 
-`make mutants` runs the faults in `faults.toml`; `ARGUMENTS="NAME..."` some of them, by a part of
-their name. With `--every FILE TEST...` every place of a file is changed in turn, to find what to
-add to the list: comparisons, constants, operators, conditions and calls.
+`make mutants` runs the faults in `faults.toml`, two hours for all; `ARGUMENTS="NAME..."` some of
+them, by a part of their name. With `--every FILE TEST...` every place of a file is changed in turn,
+to find what to add to the list: comparisons, constants, operators, conditions and calls.
 
 Each fault is planted in a copy of the tree. It is killed where one of its tests fails, and
 survives where all pass. A survivor that the list does not explain is an error; so is an
-explanation of a fault that is killed, and a fault whose text is not found once.
+explanation of a fault that is killed, a fault whose text is not found once, and a test that fails
+without a fault.
+
+A run that was cut off goes on where it was: what came of a fault is kept in `build/mutants.jsonl`,
+for as long as the fault, its file and its tests are the same. That the rest of the source is the
+same is not looked at: delete the file to try all again.
+
+Tests of `tests/accelerator` are run with the accelerator of the tests, which this builds.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import importlib
 import json
 import os
@@ -21,6 +29,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -39,9 +48,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("faults.toml")
 COPIED = ("src", "tests", "docs", "examples", "pyproject.toml", "README.md")
-TORCH = ("tests/instrument", "tests/levers")
+RECORD = ROOT / "build" / "mutants.jsonl"
+LAGGARD = ROOT / "tests/accelerator/laggard/laggard.py"
+IMPORTS = ("pytest", "numpy", "hypothesis", "hypothesis.strategies", "msgspec", "torch")
 ALL_PASSED, SOME_FAILED, BROKEN = 0, 1, 2
 CHECK_LIMIT_S, LEAST_LIMIT_S, LIMIT_RATIO = 900.0, 20.0, 5.0
+KILLED, SURVIVED, UNTRIED = "killed", "survived", "untried"
 
 
 class StaleList(Exception):
@@ -73,6 +85,17 @@ class Fault:
             raise StaleList(f"{self.name}: {self.old!r} stands {count} times in {self.file}.")
         return source.replace(self.old, self.new)
 
+    @property
+    def on_accelerator(self) -> bool:
+        """Whether a test needs the accelerator of the tests."""
+        return any(test.startswith("tests/accelerator") for test in self.tests)
+
+    def key(self, root: Path) -> str:
+        """Return what tells it, its file and its tests in a copy from any other."""
+        files = [self.file, *(test.partition("::")[0] for test in self.tests)]
+        texts = [(root / file).read_text("utf-8") for file in files]
+        return hashlib.sha256(repr((self.old, self.new, self.tests, texts)).encode()).hexdigest()
+
 
 def read_list(path: Path = LIST) -> list[Fault]:
     """Return the committed faults; each must be possible to plant."""
@@ -91,7 +114,7 @@ def read_list(path: Path = LIST) -> list[Fault]:
             raise StaleList(f"{fault.name}: there is no {fault.file}.")
         fault.plant((ROOT / fault.file).read_text("utf-8"))
         for test in fault.tests:
-            if not (ROOT / test.partition("::")[0]).exists():
+            if not (ROOT / test.partition("::")[0]).is_file():
                 raise StaleList(f"{fault.name}: there is no {test}.")
     return faults
 
@@ -112,13 +135,16 @@ class Server:
     Starting Python and pytest anew takes longer than most of the tests.
     """
 
-    def __init__(self, root: Path, *, with_torch: bool) -> None:
+    def __init__(self, root: Path, *, path: Sequence[str] = ()) -> None:
         self.root = root
         self._edit_count = 0
+        given = {
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(root / ".hypothesis"),
+            "PYTHONPATH": os.pathsep.join([str(root / "src"), *path]),
+        }
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", *(["torch"] if with_torch else [])],
+            [sys.executable, __file__, "--serve", *IMPORTS], env={**os.environ, **given},
             cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-            env={**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(root / ".hypothesis")},
         )  # fmt: skip
 
     def run(self, tests: Sequence[str], *, limit_s: float) -> int:
@@ -142,10 +168,10 @@ class Server:
         self._process.communicate()
 
 
-def serve(extra: Sequence[str]) -> None:
+def serve(imports: Sequence[str]) -> None:
     """Run the tests that each line of standard input names, in a fork of this process."""
     _die_with_parent()
-    for name in ("pytest", "numpy", "hypothesis", "hypothesis.strategies", "msgspec", *extra):
+    for name in imports:
         importlib.import_module(name)
     answers, null = os.dup(1), os.open(os.devnull, os.O_RDWR)
     for stream in (1, 2):
@@ -195,9 +221,12 @@ def _wait(pid: int, limit_s: float) -> int:
 
 
 @contextmanager
-def servers(count: int, *, with_torch: bool) -> Iterator[SimpleQueue[Server]]:
+def servers(count: int, *, on_accelerator: bool) -> Iterator[SimpleQueue[Server]]:
     """Make copies of the tree to plant faults in, with a server for each."""
     queue: SimpleQueue[Server] = SimpleQueue()
+    path = [str(LAGGARD.parent)] if on_accelerator else []
+    if on_accelerator:
+        subprocess.run([sys.executable, LAGGARD], check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory(prefix="hasten-mutants-") as folder, ExitStack() as stack:
         for index in range(count):
             root = Path(folder, str(index))
@@ -208,60 +237,108 @@ def servers(count: int, *, with_torch: bool) -> Iterator[SimpleQueue[Server]]:
                     shutil.copytree(ROOT / name, root / name, ignore=leave)
                 else:
                     shutil.copy(ROOT / name, root / name)
-            server = Server(root, with_torch=with_torch)
+            server = Server(root, path=path)
             stack.callback(server.close)
             queue.put(server)
         yield queue
 
 
-def try_fault(fault: Fault, queue: SimpleQueue[Server], *, limit_s: float) -> tuple[str, float]:
-    """Plant a fault in a free copy; return `killed` or `survived`, and the seconds it took."""
-    server, started_s = queue.get(), time.monotonic()
-    source = (ROOT / fault.file).read_text("utf-8")
+class Limits:
+    """How long tests may take with a fault: some times what they take without one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds: dict[tuple[str, ...], float] = {}
+
+    def of(self, tests: tuple[str, ...], server: Server) -> float:
+        """Return the seconds; 0 for tests that fail without a fault. The first call runs them."""
+        with self._lock:
+            if tests not in self._seconds:
+                started_s = time.monotonic()
+                code = server.run(tests, limit_s=CHECK_LIMIT_S)
+                took_s = time.monotonic() - started_s
+                self._seconds[tests] = max(LEAST_LIMIT_S, LIMIT_RATIO * took_s)
+                if code != ALL_PASSED:
+                    self._seconds[tests] = 0.0
+                    print(
+                        f"!! Without a fault pytest ends with {code} on {' '.join(tests)}.",
+                        flush=True,
+                    )
+            return self._seconds[tests]
+
+
+class Record:
+    """What came of faults in this run and in those before it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        self.outcomes: dict[str, str] = dict(map(json.loads, path.read_text("utf-8").splitlines()))
+
+    def add(self, key: str, outcome: str) -> None:
+        """Keep an outcome."""
+        if key in self.outcomes:
+            return
+        self.outcomes[key] = outcome
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([key, outcome]) + "\n")
+
+
+def try_fault(fault: Fault, server: Server, limits: Limits) -> str:
+    """Plant a fault in a copy; return what came of it."""
+    limit_s = limits.of(fault.tests, server)
+    if not limit_s:
+        return UNTRIED
+    source = (server.root / fault.file).read_text("utf-8")
     try:
         server.write(fault.file, fault.plant(source))
         code = server.run(fault.tests, limit_s=limit_s)
     finally:
         server.write(fault.file, source)
-        queue.put(server)
     if code not in (ALL_PASSED, SOME_FAILED, BROKEN):
-        raise StaleList(f"{fault.name}: pytest ends with {code} on {' '.join(fault.tests)}.")
-    return "survived" if code == ALL_PASSED else "killed", time.monotonic() - started_s
+        print(f"!! {fault.name}: pytest ends with {code}.", flush=True)
+        return UNTRIED
+    return SURVIVED if code == ALL_PASSED else KILLED
 
 
-def check_tests(faults: Sequence[Fault], queue: SimpleQueue[Server]) -> float:
-    """Make sure that the tests pass without a fault; return the seconds that they may take."""
-    tests = sorted({test for fault in faults for test in fault.tests})
-    server = queue.get()
-    started_s = time.monotonic()
-    code = server.run(tests, limit_s=CHECK_LIMIT_S)
-    queue.put(server)
-    if code != ALL_PASSED:
-        raise StaleList(f"Without a fault pytest ends with {code} on {' '.join(tests)}.")
-    return max(LEAST_LIMIT_S, LIMIT_RATIO * (time.monotonic() - started_s))
+def outcomes(faults: Sequence[Fault], jobs_count: int) -> Iterator[tuple[Fault, str, float]]:
+    """Yield each fault with what came of it, and the seconds it took."""
+    record, limits = Record(RECORD), Limits()
+
+    def outcome(fault: Fault) -> tuple[Fault, str, float]:
+        server, started_s = queue.get(), time.monotonic()
+        try:
+            key = fault.key(server.root)
+            found = record.outcomes.get(key) or try_fault(fault, server, limits)
+        finally:
+            queue.put(server)
+        if found != UNTRIED:
+            record.add(key, found)
+        return fault, found, time.monotonic() - started_s
+
+    for on_accelerator in (False, True):
+        chosen = [fault for fault in faults if fault.on_accelerator is on_accelerator]
+        if chosen:
+            with (
+                servers(jobs_count, on_accelerator=on_accelerator) as queue,
+                ThreadPoolExecutor(jobs_count) as pool,
+            ):
+                yield from pool.map(outcome, chosen)
 
 
 def run(faults: Sequence[Fault], *, jobs_count: int, quiet: bool) -> int:
     """Try the faults, print what came of each, and return the exit code."""
-    wrong = 0
-    with_torch = any(test.startswith(TORCH) for fault in faults for test in fault.tests)
-    with (
-        servers(jobs_count, with_torch=with_torch) as queue,
-        ThreadPoolExecutor(jobs_count) as pool,
-    ):
-        limit_s = check_tests(faults, queue)
-        for fault, (outcome, seconds) in zip(
-            faults,
-            pool.map(lambda fault: try_fault(fault, queue, limit_s=limit_s), faults),
-            strict=True,
-        ):
-            expected = "survived" if fault.survives else "killed"
-            wrong += outcome != expected
-            mark = "  " if outcome == expected else "!!"
-            if not quiet or outcome != expected:
-                why = fault.survives or fault.why
-                print(f"{mark} {outcome:8} {seconds:5.1f} s  {fault.name}  {why}", flush=True)
-    print(f"{len(faults)} faults, {wrong} not as the list says.")
+    wrong, started_s = 0, time.monotonic()
+    for number, (fault, outcome, seconds) in enumerate(outcomes(faults, jobs_count), 1):
+        is_expected = outcome == (SURVIVED if fault.survives else KILLED)
+        wrong += not is_expected
+        if not quiet or not is_expected:
+            mark, why = "  " if is_expected else "!!", fault.survives or fault.why
+            place = f"{number} of {len(faults)}"
+            print(f"{mark} {place} {outcome:8} {seconds:5.1f} s  {fault.name}  {why}", flush=True)
+    minutes = (time.monotonic() - started_s) / 60
+    print(f"{len(faults)} faults, {wrong} not as the list says; {minutes:.0f} minutes.")
     return 1 if wrong else 0
 
 

@@ -78,13 +78,47 @@ def test_each_change_is_a_program() -> None:
         assert mutant != source
 
 
-def test_a_fault_that_no_test_notices_survives_and_one_that_hangs_is_killed(tmp_path) -> None:
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A tree of one value, which a test expects to be 1."""
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     (tmp_path / "value.py").write_text("def value():\n    return 1\n")
     (tmp_path / "test_value.py").write_text(
         "import value\n\ndef test_it():\n    assert value.value() == 1\n"
     )
-    server = run.Server(tmp_path, with_torch=False)
+    (tmp_path / "test_wrong.py").write_text("def test_it():\n    assert False\n")
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "COPIED", [path.name for path in tmp_path.iterdir()])
+    monkeypatch.setattr(run, "IMPORTS", ["pytest"])
+    monkeypatch.setattr(run, "RECORD", tmp_path / "build" / "mutants.jsonl")
+    return tmp_path
+
+
+def fault(name, new, test="test_value.py"):
+    return run.Fault(name=name, file="value.py", old="return 1", new=new, tests=(test,))
+
+
+def test_a_run_that_was_cut_off_goes_on_and_one_test_that_fails_does_not_end_it(
+    small, monkeypatch
+) -> None:
+    faults = [
+        fault("wrong test", "return 2", "test_wrong.py"),
+        fault("one", "return 2"),
+        fault("two", "return +1"),
+    ]
+    found = [outcome for _, outcome, _ in run.outcomes(faults, 1)]
+    assert found == [run.UNTRIED, run.KILLED, run.SURVIVED]
+    tried = []
+    monkeypatch.setattr(run, "try_fault", lambda one, *others: tried.append(one.name) or run.KILLED)
+    (small / "test_value.py").write_text("import value\n\ndef test_it(): pass\n")
+    assert [outcome for _, outcome, _ in run.outcomes(faults[1:], 1)] == 2 * [run.KILLED]
+    assert tried == ["one", "two"], "what a changed test said of them holds no more"
+    assert [outcome for _, outcome, _ in run.outcomes(faults, 1)] == 3 * [run.KILLED]
+    assert tried == ["one", "two", "wrong test"]
+
+
+def test_a_fault_that_no_test_notices_survives_and_one_that_hangs_is_killed(small) -> None:
+    server = run.Server(small)
     try:
         assert server.run(["test_value.py"], limit_s=60.0) == run.ALL_PASSED
         for body, code in (

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,6 +211,34 @@ def test_wipe_removes_what_has_no_permissions_and_follows_no_link(tmp_path) -> N
     wipe(str(tree))
     assert not tree.exists()
     assert (outside / "kept").exists()
+
+
+@pytest.mark.parametrize("linked", ["tree", "folder"])
+def test_wipe_removes_what_is_or_becomes_a_link_and_not_its_target(
+    tmp_path, monkeypatch, linked
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept").touch()
+    (tmp_path / "tree" / "folder").mkdir(parents=True)
+    stock = os.stat
+
+    def stat(name, **where):
+        found = stock(name, **where)
+        if name == "folder" and (tmp_path / "tree" / "folder").is_dir():
+            link(tmp_path / "tree" / "folder")
+        return found
+
+    def link(path):
+        shutil.rmtree(path)
+        path.symlink_to(tmp_path / "outside")
+
+    if linked == "tree":
+        link(tmp_path / "tree")
+    else:
+        monkeypatch.setattr(os, "stat", stat)
+    wipe(str(tmp_path / "tree"))
+    assert not os.path.lexists(tmp_path / "tree")
+    assert (tmp_path / "outside" / "kept").exists()
 
 
 def test_wipe_removes_what_is_deeper_than_recursion_and_paths_can_be(tmp_path) -> None:
