@@ -309,6 +309,31 @@ def test_what_compiles_stays_only_where_it_is_known_to_be_repaid(
     )
 
 
+def others(ratio) -> Finding:
+    """Return the finding that other processes take CPUs from the loop for a share of a step."""
+    share = Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
+    return Finding(name=CONTENDED, share=share, message="Others compute.", remedy="End them.")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_what_wins_by_leaving_cpus_to_others_stays_only_where_it_is_confirmed(
+    tuned, monkeypatch, beside
+) -> None:
+    shares = {"shares_cpus": lambda setting: True, "eases_contention": lambda setting: True}
+    plant(monkeypatch, {**LEVERS, "brisk": replace(LEVERS["brisk"], **shares)})
+    details = {"step_s": 0.1, "start_s": 15.0, "findings": (others(0.3 if beside else 0.05),)}
+    stopped = tuned(300.0, later_s=hangs_from(tuned, 80.0), **details).tuning
+    (row,) = (row for row in stopped.levers if row.lever == "brisk")
+    assert stopped.plan.settings
+    assert ("brisk" in dict(stopped.plan.settings)) is not beside
+    assert ("only beside other processes" in row.why) is beside
+    assert "brisk" in dict(tuned(600.0, **details).tuning.plan.settings)
+    short = tuned(60.0, **details)
+    assert short.said[0].startswith(SAID)
+    raced = {name for race in short.tuning.races for name, _ in race.candidate.settings}
+    assert ("brisk" in raced) is not beside
+
+
 @pytest.mark.parametrize(("compiles", "kept"), [("crowd", True), ("amiss", False)])
 def test_code_is_kept_for_a_plan_that_compiles(tuned, monkeypatch, compiles, kept) -> None:
     plant(monkeypatch, {**LEVERS, compiles: replace(LEVERS[compiles], patience_s=600.0)})
@@ -622,8 +647,7 @@ BURSTS = {"worker_count": 10, "fetch_s": 10.0}
 def test_a_budget_that_is_refused_late_does_not_hide_what_was_found(tuned) -> None:
     few = replace(names("brisk", 0.43), lever="brisk")
     other, last = names("early", 0.04), replace(names("amiss", 0.01), share=None)
-    share = names("early", 0.2).share
-    busy = Finding(name=CONTENDED, share=share, message="Others compute.", remedy="End them.")
+    busy = others(0.2)
     for findings in ((few, busy, other, last), (few,)):
         with pytest.raises(UsageError, match="holds no answer") as refused:
             tuned(100.0, step_s=0.7, start_s=4.0, findings=findings, **BURSTS)
