@@ -93,8 +93,11 @@ class Training(Protocol):
     def on_optimizer(self, apply: Callable[[Any], Callable[[], None] | None]) -> Undo:
         """Apply `apply` to each `torch.optim.Optimizer` right before its first step."""
 
-    def on_options(self, choose: Callable[[Any], Mapping[str, Any] | None]) -> Undo:
+    def on_options(self, choose: Callable[[Any], Mapping[str, Any] | str]) -> Undo:
         """Step each optimizer under what `choose(optimizer)` returns, such as `{"fused": True}`.
+
+        It may return a sentence in place of options: why the optimizer keeps its own. A run says
+        it where no optimizer has others.
 
         `choose` sees the optimizer with the options of the script; checkpoints and copies keep
         those options, too. The first update of a parameter always uses the script's own options.
