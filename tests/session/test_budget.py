@@ -25,6 +25,7 @@ from hasten.records import (
     Outcome,
     Phase,
     Plan,
+    Pressure,
     Proof,
     Reason,
     Scope,
@@ -659,6 +660,33 @@ def test_a_budget_that_is_refused_late_does_not_hide_what_was_found(tuned) -> No
             told.append("early-cost costs 4%: It costs time.")
             assert "Other processes keep the CPUs busy" in lines.pop(0)
         assert lines == told
+
+
+def test_a_budget_that_ends_with_the_look_at_the_script_says_what_was_found(tuned) -> None:
+    with pytest.raises(UsageError, match="holds no answer") as refused:
+        tuned(70.0, step_s=2.0, start_s=20.0, findings=(names("brisk", 0.43), others(0.3)))
+    _, busy, *lines = refused.value.remedy.splitlines()
+    assert "`hasten findings contended-machine`" in busy
+    assert lines[0] == "brisk-cost costs 43%: It costs time."
+    assert tuned.script.spent_s < 60.0
+
+
+@pytest.mark.parametrize(
+    ("pressure", "is_told"),
+    [
+        (Pressure(), False),
+        (Pressure(cpu_some_ratio=0.2, load_ratio=0.9), False),
+        (Pressure(cpu_some_ratio=0.3), True),
+        (Pressure(load_ratio=2.0), True),
+    ],
+)
+def test_a_refusal_without_a_look_says_that_the_machine_was_busy(pressure, is_told) -> None:
+    refused = UsageError("Too short.", remedy="Give it more.")
+    machine = replace(LAPTOP, pressure=pressure)
+    told = watching.with_findings(refused, Diagnosis(), machine).remedy
+    assert ("Other processes keep the CPUs busy" in told) is is_told
+    seen = watching.with_findings(refused, Diagnosis(findings=(names("brisk", 0.4),)), machine)
+    assert "Other processes" not in seen.remedy  # the look saw none
 
 
 class Raced(RecordingWatcher):

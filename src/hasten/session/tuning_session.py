@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hasten.errors import HastenError, OutOfTime, UsageError
 from hasten.lever import discover, sharing_cpus
-from hasten.records import Cost, Outcome, Reason, Tuning
+from hasten.records import Cost, Diagnosis, Outcome, Reason, Tuning
 from hasten.search.costs import refuse_too_short
 from hasten.session import setup
 from hasten.session.decisions import Decisions, Lost
@@ -107,7 +107,10 @@ class TuningSession:
             )
         except OutOfTime:
             costs = first_costs(runner, self._spent_s())
-            refuse_too_short(self._options.budget_s, self._spent_s(), costs)
+            try:
+                refuse_too_short(self._options.budget_s, self._spent_s(), costs)
+            except UsageError as refused:
+                raise with_findings(refused, Diagnosis(), machine) from None
             raise
 
     def _search(self) -> Tuning:
@@ -115,7 +118,7 @@ class TuningSession:
         try:
             self._driver.check_the_budget()
         except UsageError as refused:
-            raise with_findings(refused, self._watched.diagnosis) from None
+            raise with_findings(refused, self._watched.diagnosis, self._watched.machine) from None
         try:
             if self._driver.best.settings or not self._driver.is_over:
                 self._races.measure_noise(quickly=self._driver.hurried)
