@@ -258,6 +258,42 @@ def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -
     assert done.stdout == python(TRAINING).stdout
 
 
+UNFIT = """
+import torch
+def loop(*optimizers):
+    table = torch.nn.Embedding(9, 3, sparse="{kind}" == "sparse")
+    line = torch.nn.Linear(3, 3)
+    made = [make(table, line) for make in optimizers]
+    for _ in range(3):
+        line(table(torch.tensor([1, 2]))).sum().backward()
+        for optimizer in made:
+            optimizer.step()
+            optimizer.zero_grad()
+first = lambda table, line: torch.optim.SGD(table.parameters(), 0.1)
+second = lambda table, line: torch.optim.Adam(line.parameters())
+rms = lambda table, line: torch.optim.RMSprop(line.parameters())
+"""
+
+
+@pytest.mark.child
+@pytest.mark.parametrize(
+    ("kind", "optimizers", "told"),
+    [
+        ("sparse", "first", "torch has no fused SGD for sparse gradients or such weights"),
+        ("sparse", "first, second", None),
+        ("sparse", "second, first", None),
+        ("sparse", "first, rms", "torch has no fused RMSprop"),
+        ("dense", "first", None),
+    ],
+)
+def test_a_lever_that_no_optimizer_can_have_is_left_out_with_one_line(kind, optimizers, told):
+    code = UNFIT.format(kind=kind) + f"loop({optimizers})\n"
+    done = python(code, Plan().with_lever("fused_optimizer", True))
+    line = f"hasten: left out fused_optimizer=True: {told}"
+    assert done.stderr.splitlines() == ([line] if told else [])
+    assert done.returncode == 0
+
+
 # A newer torch lacks what one part of ours needs: while it is made, once its seams are in, and in
 # the middle of putting in what watches the losses.
 LACKS = {

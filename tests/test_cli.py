@@ -574,11 +574,11 @@ def test_tune_leaves_plan_report_record_and_document(session, project):
     done = hasten_with("tune", "--plan", "new/p.toml", "--json", "out.json", "train.py", "-x")
     assert done.exit_code == 0, done.output
     assert "1.20x faster." in done.stdout
-    assert "# set to 2" in Path("new/hasten-report.txt").read_text()
-    assert "Wrote new/p.toml, new/hasten-report.txt, out.json." in done.stderr
+    assert "# set to 2" in Path("new/p-report.txt").read_text()
+    assert "Wrote new/p.toml, new/p-report.txt, out.json." in done.stderr
     assert "Racing: one of many" in done.stderr
     assert "intra_op_threads = 2" in Path("new/p.toml").read_text()
-    saved = Path("new/hasten-report.txt").read_text()
+    saved = Path("new/p-report.txt").read_text()
     assert "1.20x faster." in saved
     assert max(map(len, saved.splitlines())) <= 80
     assert json.loads(Path("out.json").read_text())["plan"] == {"intra_op_threads": 2}
@@ -588,6 +588,15 @@ def test_tune_leaves_plan_report_record_and_document(session, project):
     assert again.stdout == done.stdout
     assert Path("again.json").read_text() == Path("out.json").read_text()
     assert hasten_with("report").stdout == done.stdout
+
+
+def test_two_plans_in_a_folder_have_a_report_each(session):
+    hasten_with("tune", "-o", "a.toml", "train.py")
+    first = Path("a-report.txt").read_text()
+    session.plan = Plan()
+    hasten_with("tune", "-o", "b.toml", "train.py")
+    assert Path("b-report.txt").read_text() != Path("a-report.txt").read_text() == first
+    assert not Path("hasten-report.txt").exists()
 
 
 def test_a_report_without_a_plan_is_that_of_this_folder_as_the_help_says(session):

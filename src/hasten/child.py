@@ -66,8 +66,27 @@ class LeverOmissions:
         return self._training.on_optimizer(self._excused(apply, lambda optimizer: None))
 
     def on_options(self, choose: Callable[[Any], Any]) -> Any:
-        """As `Training`; an optimizer for which `choose` raises keeps the script's options."""
-        return self._training.on_options(self._excused(choose, lambda optimizer: None))
+        """As `Training`; an optimizer for which `choose` raises keeps the script's options.
+
+        Once every optimizer keeps them, the reason of the last one is told.
+        """
+        from hasten.instrument.object_table import Table
+
+        careful = self._excused(choose, lambda optimizer: {})
+        optimizers, refused, is_taken = self._training.optimizers.known, Table(), False
+
+        def told(optimizer: Any) -> Any:
+            nonlocal is_taken
+            found = careful(optimizer)
+            if not isinstance(found, str):
+                is_taken = True
+            elif not is_taken:
+                refused[optimizer] = None
+                if len(refused) == len(optimizers):
+                    self._excuse(RuntimeError(found))
+            return found
+
+        return self._training.on_options(told)
 
     def on_root(self, apply: Callable[[Any], Any]) -> Any:
         """As `Training`; a module for which `apply` raises stays as it is."""

@@ -93,8 +93,11 @@ class Training(Protocol):
     def on_optimizer(self, apply: Callable[[Any], Callable[[], None] | None]) -> Undo:
         """Apply `apply` to each `torch.optim.Optimizer` right before its first step."""
 
-    def on_options(self, choose: Callable[[Any], Mapping[str, Any] | None]) -> Undo:
+    def on_options(self, choose: Callable[[Any], Mapping[str, Any] | str]) -> Undo:
         """Step each optimizer under what `choose(optimizer)` returns, such as `{"fused": True}`.
+
+        It may return a sentence in place of options: why the optimizer keeps its own. A run says
+        it where no optimizer has others.
 
         `choose` sees the optimizer with the options of the script; checkpoints and copies keep
         those options, too. The first update of a parameter always uses the script's own options.
@@ -255,6 +258,8 @@ class Lever(Generic[S]):
         cures: findings whose share of a step it may take away.
         shares_cpus: whether the gain of a setting depends on how many CPUs other processes leave to
             the script, so that it may win beside them and lose without them.
+        eases_contention: whether a setting that shares CPUs is raced beside other processes all
+            the same, because it keeps them from holding the loop up.
         steadies: it removes a state that some launches end up in by chance. One race cannot show
             what that is worth, so it stays in a plan that it does not slow down.
         warms_cache: under it, the first pass over the data does more work than later ones.
@@ -291,6 +296,7 @@ class Lever(Generic[S]):
     start_ratio: float = 0.0
     cures: frozenset[str] = frozenset()
     shares_cpus: Callable[[S], bool] = lambda setting: False
+    eases_contention: Callable[[S], bool] = lambda setting: False
     steadies: bool = False
     warms_cache: bool = False
     cycle_count: Callable[[S], int] = lambda setting: 1
@@ -306,9 +312,13 @@ class Lever(Generic[S]):
         is_there = finding.phase is None or finding.phase in self.phases
         return is_there and finding.name in self.cures
 
-    def lasting(self, settings: tuple[S, ...]) -> tuple[S, ...]:
-        """Return those settings whose gain does not go when other processes do."""
-        return tuple(setting for setting in settings if not self.shares_cpus(setting))
+    def beside_others(self, settings: tuple[S, ...]) -> tuple[S, ...]:
+        """Return those settings that are worth a race while other processes keep CPUs busy."""
+        return tuple(s for s in settings if not self.shares_cpus(s) or self.eases_contention(s))
+
+    def easing(self, settings: tuple[S, ...]) -> tuple[S, ...]:
+        """Return those settings that keep other processes from holding the loop up."""
+        return tuple(setting for setting in settings if self.eases_contention(setting))
 
     @property
     def card(self) -> str:
@@ -406,6 +416,16 @@ def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
     return tuple((load(name), setting) for name, setting in plan.settings)
 
 
+def sharing_cpus(plan: Plan) -> Plan:
+    """Return the levers of a plan that may gain beside other processes and lose without them.
+
+    Raises:
+        PlanError: the plan names a lever that is not installed here.
+    """
+    found = (lever.name for lever, setting in lookup(plan) if lever.shares_cpus(setting))
+    return plan.only(frozenset(found))
+
+
 def provided(plan: Plan, traits: Traits) -> Traits:
     """Return the traits that a script has under a plan, whose levers are known to be installed."""
     for name, setting in plan.settings:
@@ -418,7 +438,7 @@ def cure_of(finding: Finding, context: ScriptContext) -> str | None:
 
     def offered(lever: Lever[Any]) -> tuple[Any, ...]:
         settings = lever.settings(context)
-        return lever.lasting(settings) if finding.name == CONTENDED else settings
+        return lever.easing(settings) if finding.name == CONTENDED else settings
 
     found = [it for it in discover().values() if it.may_cure(finding) and offered(it)]
     best = min(found, key=lambda it: (it.effect.severity_index, -it.gain_ratio), default=None)

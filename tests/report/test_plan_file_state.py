@@ -8,7 +8,20 @@ import pytest
 
 from hasten import lever
 from hasten.errors import UsageError
-from hasten.records import Entry, LossEnvelope, Outcome, Plan, Proof, Reason, Torch, Traits
+from hasten.records import (
+    CONTENDED,
+    Diagnosis,
+    Entry,
+    Finding,
+    Interval,
+    LossEnvelope,
+    Outcome,
+    Plan,
+    Proof,
+    Reason,
+    Torch,
+    Traits,
+)
 from hasten.report import plan_file
 from hasten.report.evidence_table import State, state_of
 
@@ -60,6 +73,32 @@ def test_the_file_says_how_far_its_plan_goes(path, tuning, change, state, messag
     for one in found:
         assert message in one.message
         assert one.refuses is (state is State.FAILED)
+
+
+def beside(*shares) -> Diagnosis:
+    """Return a diagnosis in which other processes take CPUs for these shares of a step."""
+    ends = [Interval(low_ratio=share, mid_ratio=share, high_ratio=share) for share in shares]
+    found = (Finding(name=CONTENDED, message="", remedy="", share=share) for share in ends)
+    return Diagnosis(findings=tuple(found))
+
+
+@pytest.mark.parametrize("change", [lambda t: t, stopped])
+def test_a_plan_that_was_found_beside_other_processes_says_so_with_the_remedy(path, tuning, change):
+    waits = Plan().with_lever("channels_last", True).with_lever("omp_wait_policy", "short")
+    tuning = change(replace(tuning, plan=waits))
+    usual = plan_file.doubts(write(path, replace(tuning, diagnosis=beside(0.05))))
+    assert usual == plan_file.doubts(write(path, replace(tuning, diagnosis=None)))
+    *rest, told = plan_file.doubts(write(path, replace(tuning, diagnosis=beside(0.3))))
+    assert tuple(rest) == usual
+    assert told.message == (
+        "Other processes kept CPUs busy when this plan was tuned: without them it may gain less, "
+        "and omp_wait_policy=short may slow the script down. Run `hasten tune` again when they are "
+        "gone."
+    )
+    assert not told.refuses
+    alike = replace(tuning, plan=waits.without("omp_wait_policy"), diagnosis=beside(0.3))
+    assert "may gain less. Run" in plan_file.doubts(write(path, alike))[-1].message
+    assert not plan_file.doubts(write(path, replace(alike, plan=Plan(), interrupted=False)))
 
 
 @pytest.mark.parametrize(

@@ -107,10 +107,24 @@ def test_the_answer_comes_first_and_the_command_last(tuning, plan_path, lines):
         "1.38x to 1.49x", "mean-based", "1.41x", "rounding", "gather_batches=True  kept",
         "1.35x (1.31x to 1.40x)  exact", "failed", "No C compiler is installed.",
         "It needs --numerics precision.", "passed  same batches: 32 batches", "open    weights",
-        "Smallest detectable change at this budget: 3%", "4m 23s and 14 launches",
+        "Smallest detectable change at this budget: 3.6%", "4m 23s and 14 launches",
         "The script sets no seed", "Set OMP_NUM_THREADS=2.",
     ):  # fmt: skip
         assert words in page, words
+
+
+def test_the_smallest_detectable_change_is_what_the_fresh_launches_resolved(tuning):
+    ends = Interval(low_ratio=1.41, mid_ratio=1.43, high_ratio=1.45)
+    fine = replace(tuning.noise, resolution_ratio=0.005)
+    for speedup, noise, told in (
+        (tuning.speedup, fine, "budget: 3.6%; a longer --budget sees smaller ones."),
+        (ends, tuning.noise, "budget: 2%."),
+        (None, tuning.noise, "budget: 3%; a longer"),
+        (None, fine, "budget: 2%."),
+    ):
+        seen = replace(tuning, speedup=speedup, noise=noise)
+        assert any(told in line for line in text.trust(seen)), told
+    assert not any("detectable" in s for s in text.trust(replace(seen, noise=None)))
 
 
 def test_the_step_after_is_drawn_shorter(tuning, plan_path):

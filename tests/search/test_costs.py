@@ -52,3 +52,8 @@ def test_a_budget_is_refused_where_it_holds_no_launch_and_no_noise() -> None:
     before_s = 10.0 + COSTS.observe_s + 2.0 + 2 * COSTS.noise_s
     assert 120 < 1.1 * (before_s + COSTS.answer_s) < 130
     assert refused.value.remedy == "Give it --budget 130s or longer."
+    with pytest.raises(UsageError) as refused:  # what has been spent is not counted twice
+        refuse_too_short(18.0, 10.0, COSTS, is_watched=True)
+    less_s = 1.1 * (COSTS.observe_s + 2.0)
+    assert 110 < 1.1 * (before_s + COSTS.answer_s) - less_s <= 120
+    assert refused.value.remedy == "Give it --budget 120s or longer."

@@ -1,5 +1,6 @@
 import itertools
 import random
+import re
 from dataclasses import replace
 from math import inf, log, log2
 
@@ -396,3 +397,47 @@ def test_guesses_that_do_not_win_together_leave_what_has_won() -> None:
     told = {row.lever: row for row in rows(candidates, history)}
     assert told["proved"].outcome == "kept"
     assert "in a second race: no gain worth a lever here" in told["guess"].why
+
+
+def beside_a_winner(again_ratio, *, steadies=False, is_over=False):
+    """Search where a lever of 1.3x wins, and one is a guess of 1.04x that a second race tells."""
+    guess = replace(candidate("guess"), bundled=False, steadies=steadies)
+    candidates = [replace(candidate("proved"), bundled=False), guess]
+    undecided = Rule(pair_count=12, win_ratio=inf, drop_ratio=inf)
+    history, again_count = [], 0
+    while proposal := propose(candidates, history):
+        own, other = proposal.baseline, proposal.candidate
+        is_again = own.without("guess") == other
+        again_count += is_again
+        if is_again and is_over:
+            break
+        gain_ratio = again_ratio if is_again else 1.04
+        runner = FakeTrialRunner(cost=saving(proved=1.3, guess=gain_ratio), noise=steady(0.002))
+        rule = undecided if "guess" in own.differing(other) else RULE
+        history.append(runner.race(own, other, rule=rule))
+    row = next(row for row in rows(candidates, history) if row.lever == "guess")
+    return incumbent(candidates, history), row, again_count
+
+
+def test_a_guess_beside_what_has_won_stays_only_where_it_is_faster_again() -> None:
+    plan, row, _ = beside_a_winner(1.0)
+    assert str(plan) == "proved=True"
+    assert row.outcome == "dropped"
+    assert "1.00x after 12 pairs in a second race: no gain worth a lever here" in row.why
+    plan, row, _ = beside_a_winner(1.05)
+    assert str(plan) == "guess=True, proved=True"
+    assert row.outcome == "kept"
+
+
+def test_what_may_make_launches_alike_is_no_guess() -> None:
+    assert beside_a_winner(1.05)[2] == 1
+    assert beside_a_winner(1.0, steadies=True)[2] == 0
+
+
+def test_a_kept_lever_that_has_proved_nothing_is_told_as_part_of_the_winning_set() -> None:
+    for is_over in (True, False):
+        _, row, _ = beside_a_winner(1.05, is_over=is_over)
+        assert re.fullmatch(
+            r"part of the winning set, not proven alone: 1\.04x \[.*\] after 12 pairs", row.why
+        )
+        assert row.speedup is None

@@ -25,6 +25,7 @@ from hasten.records import (
     Outcome,
     Phase,
     Plan,
+    Pressure,
     Proof,
     Reason,
     Scope,
@@ -307,6 +308,31 @@ def test_what_compiles_stays_only_where_it_is_known_to_be_repaid(
     assert (row.outcome, row.reason) == (
         (Outcome.KEPT, None) if training_s else (Outcome.DROPPED, Reason.NOT_RACED_AGAIN)
     )
+
+
+def others(ratio) -> Finding:
+    """Return the finding that other processes take CPUs from the loop for a share of a step."""
+    share = Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
+    return Finding(name=CONTENDED, share=share, message="Others compute.", remedy="End them.")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_what_wins_by_leaving_cpus_to_others_stays_only_where_it_is_confirmed(
+    tuned, monkeypatch, beside
+) -> None:
+    shares = {"shares_cpus": lambda setting: True, "eases_contention": lambda setting: True}
+    plant(monkeypatch, {**LEVERS, "brisk": replace(LEVERS["brisk"], **shares)})
+    details = {"step_s": 0.1, "start_s": 15.0, "findings": (others(0.3 if beside else 0.05),)}
+    stopped = tuned(300.0, later_s=hangs_from(tuned, 80.0), **details).tuning
+    (row,) = (row for row in stopped.levers if row.lever == "brisk")
+    assert stopped.plan.settings
+    assert ("brisk" in dict(stopped.plan.settings)) is not beside
+    assert ("only beside other processes" in row.why) is beside
+    assert "brisk" in dict(tuned(600.0, **details).tuning.plan.settings)
+    short = tuned(60.0, **details)
+    assert short.said[0].startswith(SAID)
+    raced = {name for race in short.tuning.races for name, _ in race.candidate.settings}
+    assert ("brisk" in raced) is not beside
 
 
 @pytest.mark.parametrize(("compiles", "kept"), [("crowd", True), ("amiss", False)])
@@ -622,8 +648,7 @@ BURSTS = {"worker_count": 10, "fetch_s": 10.0}
 def test_a_budget_that_is_refused_late_does_not_hide_what_was_found(tuned) -> None:
     few = replace(names("brisk", 0.43), lever="brisk")
     other, last = names("early", 0.04), replace(names("amiss", 0.01), share=None)
-    share = names("early", 0.2).share
-    busy = Finding(name=CONTENDED, share=share, message="Others compute.", remedy="End them.")
+    busy = others(0.2)
     for findings in ((few, busy, other, last), (few,)):
         with pytest.raises(UsageError, match="holds no answer") as refused:
             tuned(100.0, step_s=0.7, start_s=4.0, findings=findings, **BURSTS)
@@ -635,6 +660,33 @@ def test_a_budget_that_is_refused_late_does_not_hide_what_was_found(tuned) -> No
             told.append("early-cost costs 4%: It costs time.")
             assert "Other processes keep the CPUs busy" in lines.pop(0)
         assert lines == told
+
+
+def test_a_budget_that_ends_with_the_look_at_the_script_says_what_was_found(tuned) -> None:
+    with pytest.raises(UsageError, match="holds no answer") as refused:
+        tuned(70.0, step_s=2.0, start_s=20.0, findings=(names("brisk", 0.43), others(0.3)))
+    _, busy, *lines = refused.value.remedy.splitlines()
+    assert "`hasten findings contended-machine`" in busy
+    assert lines[0] == "brisk-cost costs 43%: It costs time."
+    assert tuned.script.spent_s < 60.0
+
+
+@pytest.mark.parametrize(
+    ("pressure", "is_told"),
+    [
+        (Pressure(), False),
+        (Pressure(cpu_some_ratio=0.2, load_ratio=0.9), False),
+        (Pressure(cpu_some_ratio=0.3), True),
+        (Pressure(load_ratio=2.0), True),
+    ],
+)
+def test_a_refusal_without_a_look_says_that_the_machine_was_busy(pressure, is_told) -> None:
+    refused = UsageError("Too short.", remedy="Give it more.")
+    machine = replace(LAPTOP, pressure=pressure)
+    told = watching.with_findings(refused, Diagnosis(), machine).remedy
+    assert ("Other processes keep the CPUs busy" in told) is is_told
+    seen = watching.with_findings(refused, Diagnosis(findings=(names("brisk", 0.4),)), machine)
+    assert "Other processes" not in seen.remedy  # the look saw none
 
 
 class Raced(RecordingWatcher):

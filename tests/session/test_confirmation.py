@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hasten import session
-from hasten.compare import Confirmation
+from hasten.compare import Confirmation, resolution
 from hasten.errors import OutOfTime
 from hasten.lever import Lever
 from hasten.records import (
@@ -381,3 +381,16 @@ def test_a_plan_in_noise_has_as_many_pairs_as_half_of_its_gain_needs(confirmed) 
     loud, view, *_ = confirmed(lambda launch: 1.1, until_s=-50.0, sd_ratio=0.05)
     assert all(len(one.pairs) >= 10 for one in view.rounds)
     assert loud.wall_s == pytest.approx(sum(one.wall_s for one in view.rounds))
+
+
+@pytest.mark.parametrize("quickly", [True, False])
+def test_what_is_said_to_be_detectable_counts_the_pairs_that_every_confirmation_has(quickly):
+    script = FakeScript(cost=lambda plan: 2.0, start_s=1.0, noise=steady(0.05))
+    with TrialRunner(
+        WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_trial=script.trial
+    ) as runner:
+        runner.steps(NOTHING, 3)
+        options = session.Options(budget_s=60.0)
+        races = Races(runner, options, Notebook(), clock=script.clock)
+        noise = races.measure_noise(quickly=quickly)
+    assert noise.resolution_ratio == resolution(noise.sd_ratio, pair_count=20)

@@ -25,9 +25,8 @@ def profile(step_s=0.01, **phase_s):
 class MadeBench:
     """A bench on which the other plan is twice as fast."""
 
-    pace = SimpleNamespace(cycle_count=1)
-
-    def __init__(self, *, most=1000):
+    def __init__(self, *, most=1000, repeat_count=1):
+        self.pace = SimpleNamespace(cycle_count=20, repeat_count=lambda plan: repeat_count)
         self.most, self.plans, self.cleared_count = most, (), 0
         self.children = self
 
@@ -57,6 +56,11 @@ def test_pairs_of_steps_tell_how_much_faster_it_is() -> None:
     assert runner.plans == (Plan(), Plan().with_lever("intra_op_threads", 1))
     assert found["threads.setting"] == 1
     assert found["threads.low_ratio"] <= found["threads.mid_ratio"] == pytest.approx(2.01, abs=0.02)
+
+
+def test_workers_that_keep_up_do_not_lengthen_the_blocks() -> None:
+    assert probe(MadeBench(), Plan(), profile())
+    assert not probe(MadeBench(repeat_count=20), Plan(), profile())
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,7 @@ def search_on(monkeypatch):
                 candidates, journal, races=races, options=options,
                 view=RecordingWatcher(), costs=lambda plan: nothing, spent_s=script.clock,
                 note=lambda text: None, deadline=Deadline(clock=script.clock),
+                doubtful=lambda plan: {},
             )  # fmt: skip
             driver.run()
             best = log(machine.cost(Plan()) / machine.best_s())

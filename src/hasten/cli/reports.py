@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 WIDEST = 100
 PLAN = Path("hasten.toml")
-REPORT = "hasten-report.txt"
 
 
 def report(
@@ -123,8 +122,8 @@ def leave(
 
     from hasten.report import plan_file
 
-    wanted, path = path, plan_file.place_for(path, tuning)
-    report_path = path.with_name(REPORT if path == wanted else f"{path.stem}-report.txt")
+    path = plan_file.place_for(path, tuning)
+    report_path = path.with_name(f"{path.stem}-report.txt")
     snippets = _snippets(tuning.plan)
     page = _page(tuning, path, full=True)
     try:

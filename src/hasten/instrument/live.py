@@ -54,7 +54,7 @@ class LiveTraining:
         """Apply `apply` to each optimizer right before its first step."""
         return self.optimizers.act(apply)
 
-    def on_options(self, choose: Callable[[Any], Mapping[str, Any] | None]) -> Undo:
+    def on_options(self, choose: Callable[[Any], Mapping[str, Any] | str]) -> Undo:
         """Step each optimizer under the options that `choose(optimizer)` returns."""
         return self._options.act(choose)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     Undo = Callable[[], None]
-    Choose = Callable[[Any], Mapping[str, Any] | None]
+    Choose = Callable[[Any], Mapping[str, Any] | str]
 
 _identity = object.__hash__  # as `id`, but no audit hook sees it
 
@@ -122,7 +122,8 @@ class Adjusted:
         self._waits, self._looked = False, None
         chosen: dict[str, Any] = {}
         for choose in self._choices:
-            chosen.update(choose(optimizer) or {})
+            found = choose(optimizer) or {}
+            chosen.update({} if isinstance(found, str) else found)
         if chosen.get("fused"):  # torch uses only one of the two, and its classes differ in which
             chosen["foreach"] = False
             self._retype(optimizer)

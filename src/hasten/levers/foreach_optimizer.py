@@ -103,14 +103,17 @@ def _overlap(parameters: Sequence[Any]) -> bool:
     return any(one[1] > other[0] for one, other in pairwise(spans))
 
 
-def _choose(optimizer: Any) -> Mapping[str, Any] | None:
-    groups = optimizer.param_groups
-    if not (_known(optimizer) and all(map(_free, groups))):
-        return None
+def _choose(optimizer: Any) -> Mapping[str, Any] | str:
+    """Return the option, or why this optimizer cannot have it."""
+    name, groups = type(optimizer).__name__, optimizer.param_groups
+    if not _known(optimizer):
+        return f"torch has no multi-tensor form of {name}"
+    if not all(map(_free, groups)):
+        return f"the options of the script's {name} decide on its kernels"
     parameters = [p for group in groups for p in group["params"]]
-    if not all(map(_plain, parameters)) or _overlap(parameters):
-        return None
-    return {"foreach": True}
+    if not all(map(_plain, parameters)):
+        return f"torch has no multi-tensor form of {name} for sparse gradients or such weights"
+    return "some weights share memory" if _overlap(parameters) else {"foreach": True}
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:

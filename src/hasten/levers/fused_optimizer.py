@@ -97,23 +97,26 @@ def _free(group: dict[str, Any]) -> bool:
     )
 
 
-def _choose(optimizer: Any) -> Mapping[str, Any] | None:
-    groups = optimizer.param_groups
-    if not (_known(optimizer) and all(map(_free, groups))):
-        return None
+def _choose(optimizer: Any) -> Mapping[str, Any] | str:
+    """Return the option, or why this optimizer cannot have it."""
+    name, groups = type(optimizer).__name__, optimizer.param_groups
+    if not _known(optimizer):
+        return f"torch has no fused {name}"
+    if not all(map(_free, groups)):
+        return f"the options of the script's {name} decide on its kernels"
     parameters = [p for group in groups for p in group["params"]]
     if not all(map(_plain, parameters)):
-        return None
+        return f"torch has no fused {name} for sparse gradients or such weights"
     is_on_cpu = all(p.device.type == "cpu" for p in parameters)
-    if type(optimizer).__name__ in _CPU_ALONE and not is_on_cpu:
-        return None
     # On a device torch adds Nesterov's momentum to the gradients themselves, which a fused kernel
     # leaves alone; the script may look at them, or keep them.
-    if not is_on_cpu and any(group.get("nesterov") for group in groups):
-        return None
+    has_nesterov = any(group.get("nesterov") for group in groups)
+    if not is_on_cpu and (name in _CPU_ALONE or has_nesterov):
+        return f"the fused {name} is for the CPU, or without nesterov"
     states = optimizer.state
-    alike = all(_laid_out_alike(p, states.get(p) or {}) for p in parameters)
-    return {"fused": True} if alike else None
+    if not all(_laid_out_alike(p, states.get(p) or {}) for p in parameters):
+        return "weights, gradients and moments differ in their layout in memory"
+    return {"fused": True}
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:

@@ -5,8 +5,8 @@ Helps: `short` where others need the cores: loader workers, a CPU quota (the run
     taken holds up the others, and where they spin for it, the kernel sees no reason to hurry.
     `active` where nobody needs them, and Python takes longer between operations than the runtime
     spins by default. `passive`, for runtimes other than libgomp, is as `short` without spinning.
-Hurts: `short` costs a wake-up after each longer wait, `passive` after each operation; `active`
-    keeps every core busy all the time.
+Hurts: `short` costs a wake-up after each longer wait, so its gain goes with the busy neighbours;
+    `passive` costs one after each operation; `active` keeps every core busy all the time.
 Maths: exact. The same threads compute the same parts.
 Source: https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
 """
@@ -165,7 +165,8 @@ LEVER = Lever(
     validate=one_of(*_VARIABLES),
     settings=settings,
     gain_ratio=3.0,
-    shares_cpus=lambda setting: setting != "short",
+    shares_cpus=lambda _: True,
+    eases_contention=lambda setting: setting == "short",
     why_not=why_not,
     snippet=lambda setting: (
         " ".join(

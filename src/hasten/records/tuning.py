@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hasten.records.enums import Reason
+from hasten.records.measurements import LEAST_RATIO
 from hasten.records.traits import Traits
 
 if TYPE_CHECKING:
@@ -150,6 +151,17 @@ class Tuning:
     traits: Traits = field(default_factory=Traits)
     assumed: tuple[str, ...] = ()
     passes: Passes | None = None
+
+    @property
+    def detectable_ratio(self) -> float | None:
+        """The smallest relative gain that could have been published; None where unknown.
+
+        It is what the fresh launches resolved, where there were any, else what the script against
+        itself lets expect; never below the least gain that is published at all.
+        """
+        if self.speedup is not None:
+            return max(LEAST_RATIO, self.speedup.mid_ratio / self.speedup.low_ratio - 1.0)
+        return max(LEAST_RATIO, self.noise.resolution_ratio) if self.noise else None
 
     @property
     def unfinished(self) -> bool:

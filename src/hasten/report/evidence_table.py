@@ -67,6 +67,8 @@ def evidence_table(tuning: Tuning) -> Table:
     table = tomlkit.table()
     state = state_of(tuning)
     table.add("state", tomlkit.item(state.value).comment(_SAYS[state]))
+    if tuning.diagnosis is not None and tuning.diagnosis.is_contended:
+        table.add("contended", tomlkit.item(True).comment("other processes kept CPUs busy"))
     if tuning.speedup is not None:
         message = "Speedup from fresh runs after the search; 95% interval."
         table.add(tomlkit.comment(message))

@@ -54,6 +54,7 @@ class SavedPlan:
         envelope: how the script begins without levers; None if the run is not to be watched.
         state: how far the plan can be relied on; None if the file does not say.
         assumed: names of the assumptions that the user granted when it was tuned.
+        is_contended: other processes kept CPUs busy when it was tuned.
     """
 
     plan: Plan
@@ -65,6 +66,7 @@ class SavedPlan:
     envelope: LossEnvelope | None = None
     state: State | None = None
     assumed: frozenset[str] = frozenset()
+    is_contended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,7 @@ def read_plan(path: Path) -> SavedPlan:
             remedy=REDO,
         )
     command = _table(path, content, "command")
+    evidence = _table(path, content, "evidence")
     saved = SavedPlan(
         plan=_plan(path, _table(path, content, "plan", required=True)),
         machine=_table(path, content, "machine"),
@@ -172,8 +175,9 @@ def read_plan(path: Path) -> SavedPlan:
         script_hash=command.get("sha256"),
         entry=_entry(path, command),
         envelope=read_envelope(path, _table(path, content, "guard")),
-        state=read_state(_table(path, content, "evidence")),
+        state=read_state(evidence),
         assumed=frozenset(_texts(path, content, "assume")),
+        is_contended=evidence.get("contended") is True,
     )
     lever.check_plan(saved.plan)
     lever.check_assumptions(saved.assumed)
@@ -182,8 +186,22 @@ def read_plan(path: Path) -> SavedPlan:
 
 def doubts(saved: SavedPlan) -> tuple[Difference, ...]:
     """Return the doubts about a plan that apply wherever it is used."""
-    message = doubt(saved.state, saved.plan)
-    return (Difference(message=message, refuses=saved.state is State.FAILED),) if message else ()
+    found = []
+    if message := doubt(saved.state, saved.plan):
+        found.append(Difference(message=message, refuses=saved.state is State.FAILED))
+    if saved.is_contended and saved.plan.settings:
+        found.append(Difference(message=_beside_others(saved.plan), refuses=False))
+    return tuple(found)
+
+
+def _beside_others(plan: Plan) -> str:
+    """Say that what was measured beside other processes may not hold without them."""
+    sharing = lever.sharing_cpus(plan)
+    slower = f", and {sharing} may slow the script down" if sharing.settings else ""
+    return (
+        "Other processes kept CPUs busy when this plan was tuned: without them it may gain less"
+        f"{slower}. Run `hasten tune` again when they are gone."
+    )
 
 
 def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple[Difference, ...]:

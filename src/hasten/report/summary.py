@@ -100,9 +100,8 @@ def _facts(tuning: Tuning) -> list[tuple[str, str]]:
         rows.append(("numbers", f"{effect}: {EFFECTS[effect]}{proved}"))
     if tuning.assumed:
         rows.append(("assumed", ", ".join(tuning.assumed)))
-    seen = ""
-    if tuning.noise is not None:
-        seen = f"; smallest detectable change {percent(tuning.noise.resolution_ratio)}"
+    ratio = tuning.detectable_ratio
+    seen = "" if ratio is None else f"; smallest detectable change {percent(ratio)}"
     cost = tuning.cost
     rows.append(("search", f"{duration(cost.wall_s)}, {cost.launch_count} launches{seen}"))
     return rows

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from hasten.records import Outcome, Reason
+from hasten.records import LEAST_RATIO, Outcome, Reason
 from hasten.report import findings, steps
 from hasten.report.layout import WIDTH, bullets, facts, heading, indented, prose, section
 from hasten.report.wording import EFFECTS, PASSED, command_line, continued, granted, interval, maths
@@ -232,12 +232,10 @@ def trust(tuning: Tuning) -> list[str]:
     """Say how much was measured, and what was too small to detect."""
     cost = tuning.cost
     said = [f"The search took {duration(cost.wall_s)} and {cost.launch_count} launches."]
+    if (ratio := tuning.detectable_ratio) is not None:
+        more = "; a longer --budget sees smaller ones" if ratio > LEAST_RATIO else ""
+        said.append(f"Smallest detectable change at this budget: {percent(ratio)}{more}.")
     if tuning.noise is not None:
-        seen = percent(tuning.noise.resolution_ratio)
-        said.append(
-            f"Smallest detectable change at this budget: {seen}; a longer --budget sees smaller "
-            "ones."
-        )
         bias = tuning.noise.bias
         if not bias.low_ratio <= 1.0 <= bias.high_ratio:
             said.append(

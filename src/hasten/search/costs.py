@@ -153,13 +153,16 @@ class Costs:
         return _SPARE_RATIO * (self.proof_s + self.confirm_s)
 
 
-def refuse_too_short(budget_s: float, spent_s: float, costs: Costs) -> None:
+def refuse_too_short(
+    budget_s: float, spent_s: float, costs: Costs, *, is_watched: bool = False
+) -> None:
     """Raise where a budget ends before anything can be tried.
 
     Args:
         budget_s: of the user.
         spent_s: of it, so far.
         costs: as far as they are known.
+        is_watched: the script has been profiled and looked at.
 
     Raises:
         UsageError: the budget is too short.
@@ -167,5 +170,6 @@ def refuse_too_short(budget_s: float, spent_s: float, costs: Costs) -> None:
     if spent_s + costs.launch_s + NOISE_LEAST_S < budget_s:
         return
     race_s = costs.noise_s  # a launch and pairs, too
-    before_s = spent_s + costs.observe_s + LOOK_S + costs.noise_s + race_s
+    watch_s = 0.0 if is_watched else costs.observe_s + LOOK_S
+    before_s = spent_s + watch_s + costs.noise_s + race_s
     raise too_short(budget_s, _ROUGHLY_RATIO * (before_s + costs.answer_s))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING
 
-from hasten.records import Comparison, LeverReport, Outcome, Reason, Setting, Verdict
-from hasten.search.proposal import is_faster, starts_too_late
+from hasten.records import Comparison, LeverReport, Outcome, Reason, Setting
+from hasten.search.proposal import has_won, is_faster, starts_too_late
 from hasten.search.propose import EVEN, replay
 from hasten.units import counted, times
 
@@ -63,10 +63,9 @@ def _row(candidate: Candidate, strategy: SearchStrategy) -> LeverReport:
         why, untried = _untried(candidate, strategy)
         return _report(candidate, None, Outcome.SKIPPED, why, reason=untried)
     if setting is not None:
-        why = (
-            f"{_figure_of(seen)}{_unproven(candidate, seen, strategy)}{_expected(candidate, seen)}"
-        )
-        return _report(candidate, setting, Outcome.KEPT, why, seen)
+        why = f"{_why_kept(candidate, seen, strategy)}{_expected(candidate, seen)}"
+        # An interval that holds 1 beside "kept" would be no reason.
+        return _report(candidate, setting, Outcome.KEPT, why, seen if has_won(seen) else None)
     tried = dict(seen.candidate.settings)[candidate.lever]
     if candidate.lever in strategy.doubted:
         again = inverse_figure(strategy.doubted[candidate.lever])
@@ -181,12 +180,15 @@ def _other_count(seen: Comparison) -> int:
     return len(seen.baseline.differing(seen.candidate)) - 1
 
 
-def _unproven(candidate: Candidate, seen: Comparison, strategy: SearchStrategy) -> str:
-    if seen.verdict is Verdict.WIN:
-        return ""
+def _why_kept(candidate: Candidate, seen: Comparison, strategy: SearchStrategy) -> str:
+    told = _figure_of(seen)
+    if has_won(seen):
+        return told
     if candidate.lever in strategy.steadied:
-        return ": not shown to be slower, and kept because launches may differ less with it"
-    return ": the best guess, not proven alone"
+        return f"{told}: not shown to be slower, and kept because launches may differ less with it"
+    if len(strategy.plan.settings) == 1:
+        return f"{told}: the best guess, not proven in the search"
+    return f"part of the winning set, not proven alone: {told}"
 
 
 def _dropped(seen: Comparison, criteria: AcceptanceCriteria) -> tuple[str, Reason | None]:

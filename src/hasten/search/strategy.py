@@ -71,7 +71,7 @@ class SearchStrategy:
         broken: for each quarantined candidate the comparison that failed.
         pruned: candidates that have been raced against their absence.
         refused: races that were passed over, in order.
-        doubted: the second race, for each candidate of a plan that did not win it.
+        doubted: the second race, for each candidate that did not win it.
         moved: for each candidate that changed its setting, the last race that changed it.
         bounded: candidates with too little left to do beside the incumbent, with the reason.
         replaced: for each candidate that another one replaced, the race in which it did.
@@ -116,6 +116,7 @@ class SearchStrategy:
             yield from self._prune()
             if guess_index and self.plan == before:
                 break
+        yield from race_guesses(self)
         yield from doubt(self)
         self._steady()
 
@@ -510,6 +511,25 @@ def _apart(candidates: Sequence[Candidate]) -> list[Candidate]:
 # ---- whether what a search ends with is a gain at all
 
 _DOUBTED_RATIO = 1.06
+
+
+def race_guesses(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
+    """Race each lever that is only a best guess again, where others have won; it may do nothing.
+
+    It stays if it is faster again by what is worth a lever.
+    """
+    grounds = [strategy.deciding.get(name, strategy.bundle) for name, _ in strategy.plan.settings]
+    if not any(map(has_won, grounds)):
+        return  # the confirmation decides on a plan of guesses
+    for candidate in strategy.candidates:
+        first = strategy.deciding.get(candidate.lever)
+        if not strategy.is_in(candidate) or candidate.steadies or not first or has_won(first):
+            continue
+        without = strategy.plan.without(candidate.lever)
+        seen = yield from strategy.race(Kind.PRUNE, strategy.plan, without, lever=candidate.lever)
+        if seen and seen.speedup and seen.speedup.mid_ratio > 1.0 / (1.0 + LEAST_RATIO):
+            strategy.doubted[candidate.lever] = seen
+            strategy.plan = without
 
 
 def doubt(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:

@@ -44,7 +44,7 @@ def find_candidates(
         settings = () if why else begun.settings.get(name) or lever.settings(context)
         why = why or (_forbidden(lever.effect, options) if settings else lever.why_not(context))
         if diagnosis.is_contended and name not in {*begun.settings, *options.only}:
-            settings = lever.lasting(settings) or (settings if name in named else ())
+            settings = lever.beside_others(settings) or (settings if name in named else ())
             why = why or ("" if settings else _BESIDE_OTHERS)
         if why:
             rows.append(
@@ -61,7 +61,7 @@ def find_candidates(
                 gain_ratio=lever.gain_ratio,
                 scope=lever.scope,
                 effect=lever.effect,
-                bundled=lever.promising(context) or _cures_contention(lever, settings, diagnosis),
+                bundled=lever.promising(context) or _eases_contention(lever, settings, diagnosis),
                 steadies=lever.steadies,
                 redundant_with=_redundant(lever, own_traits),
                 forecasts=_forecasts(lever, context, settings),
@@ -76,12 +76,11 @@ def find_candidates(
     return kept, (*rows, *skipped)
 
 
-def _cures_contention(
+def _eases_contention(
     lever: Lever[Any], settings: tuple[Setting, ...], diagnosis: Diagnosis
 ) -> bool:
-    """Return whether there is contention, and the first setting helps against it and lasts."""
-    is_meant = diagnosis.is_contended and CONTENDED in lever.cures
-    return is_meant and bool(lever.lasting(settings[:1]))
+    """Return whether there is contention, and the first setting helps against it."""
+    return diagnosis.is_contended and bool(lever.easing(settings[:1]))
 
 
 def _named(findings: Sequence[Finding]) -> Mapping[str, float]:

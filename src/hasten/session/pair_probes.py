@@ -48,7 +48,7 @@ def probe_levers(
         and name not in dict(plan.settings)
         and (setting := lever.probe.setting(context)) is not None
     ]
-    cycle = runner.pace.cycle_count
+    cycle = runner.pace.repeat_count(plan)
     turns = (Turn(0, 1, cycle, True), Turn(1, 1, cycle, True))
     pair_s = 2 * (1 + cycle) * max(1e-6, seen.step_s) * max(1, len(probes))
     pair_count = min(_MOST_COUNT, int(seconds / pair_s))

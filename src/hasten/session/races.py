@@ -109,11 +109,15 @@ class Races:
             )
             self._nulls = (math.log(noise.bias.mid_ratio),)
         self.noise = noise
-        coarse_ratio = max(noise.resolution_ratio, abs(math.log(noise.bias.mid_ratio)))
+        count = int(self.confirm_s / noise.pair_s)
+        coarse_ratio = max(
+            compare.resolution(noise.sd_ratio, pair_count=count),
+            abs(math.log(noise.bias.mid_ratio)),
+        )
         self.least_ratio = max(LEAST_RATIO, min(coarse_ratio, COARSEST_RATIO))
         self._view.known(
             f"smallest detectable change in {duration(self.confirm_s)}: "
-            f"{percent(noise.resolution_ratio)}"
+            f"{percent(max(LEAST_RATIO, noise.resolution_ratio))}"
         )
         return noise
 
@@ -124,7 +128,7 @@ class Races:
         if not pairs:
             return None
         pair_s = max(1e-3, self._runner.pace.pair_s(own, own, apart=True))
-        return compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
+        return self._noise_of(pairs, pair_s=pair_s)
 
     def _neighbours(self, block_count: int) -> Sequence[Pair]:
         """Return pairs of neighbouring blocks of the profile; none where there are too few."""
@@ -150,7 +154,7 @@ class Races:
         count = max(least_count, min(int(seconds / pair_s), _NOISE_MOST_COUNT))
         pairs += measure([self._coin.random() < 0.5 for _ in range(count - len(pairs))])
         pair_s = (self._clock() - started_s) / len(pairs)
-        noise = compare.measure_noise(pairs, pair_s=pair_s, budget_s=self.confirm_s)
+        noise = self._noise_of(pairs, pair_s=pair_s)
         self._view.race_grows(pairs, noise.bias)
         self._view.race_ends(
             Comparison(
@@ -163,6 +167,12 @@ class Races:
             )
         )
         return noise
+
+    def _noise_of(self, pairs: Sequence[Pair], *, pair_s: float) -> Noise:
+        """Return the noise of A/A pairs; each round of a confirmation has some pairs at least."""
+        least_s = CONFIRM_ROUNDS * CONFIRM_LEAST_COUNT * pair_s
+        budget_s = max(self.confirm_s, least_s)
+        return compare.measure_noise(pairs, pair_s=pair_s, budget_s=budget_s)
 
     def know(self, history: Sequence[Comparison]) -> None:
         """Take the races of an earlier run of the same search."""

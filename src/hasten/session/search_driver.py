@@ -11,7 +11,7 @@ from hasten.search.costs import too_short
 from hasten.units import counted, duration, whole_minutes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hasten.records import Comparison, LeverReport, Plan, Tuning
     from hasten.search.costs import Costs
@@ -33,6 +33,9 @@ _TRAINING_PER_BUDGET, _TRAINING_LEAST_S = 20.0, 3600.0
 class SearchDriver:
     """The search of one tuning, from its journal.
 
+    Args:
+        doubtful: gives the levers of a plan that stay only where it is confirmed.
+
     Attributes:
         end_s: when an answer is due, in seconds after the start.
         short: the budget has no room for proof and confirmation; the user has been told.
@@ -51,6 +54,7 @@ class SearchDriver:
         spent_s: Callable[[], float],
         note: Callable[[str], None],
         deadline: Deadline,
+        doubtful: Callable[[Plan], Mapping[str, Plan]],
     ) -> None:
         self.short = self.hurried = False
         self.end_s = options.budget_s
@@ -63,6 +67,7 @@ class SearchDriver:
         self._costs = costs
         self._spent_s = spent_s
         self._deadline = deadline
+        self._doubtful = doubtful
         self._confirm_s = 0.0
         self._said_lost = self._has_left = False
         self._launch_count = 2  # those of the script against itself
@@ -203,10 +208,16 @@ class SearchDriver:
 
     @property
     def _limits(self) -> search.BudgetLimits:
-        best, capped = self.best, bool(self._journal.history) or not self._is_first_free
+        best, is_free = self.best, self._is_first_free and not self._journal.history
+
+        def left_s(asked: search.Proposal) -> float:
+            """Return the seconds left; the first race is free unless its winner cannot stay."""
+            is_lost = self.short and self._doubtful(asked.candidate)
+            return inf if is_free and not is_lost else self._left_s(asked, best)
+
         return search.BudgetLimits(
             price=self._races.price,
-            left_s=lambda asked: self._left_s(asked, best) if capped else inf,
+            left_s=left_s,
             launches_left=max(0, MOST_LAUNCHES_COUNT - self._launch_count),
             weighed_s=self._options.training_s
             or max(_TRAINING_LEAST_S, _TRAINING_PER_BUDGET * self._options.budget_s),
@@ -244,9 +255,8 @@ class SearchDriver:
         """Return the seconds that the search has left, given the best plan so far."""
         left_s = self.end_s - self._spent_s()
         if self.short:  # the proof may not fit anyway; the user has been told
-            is_unrepaid = bool(self._options.unrepaid(asked.candidate).settings)
             is_less = asked.named_ratio <= self._gained_share(best)
-            return 0.0 if is_unrepaid or is_less else left_s
+            return 0.0 if self._doubtful(asked.candidate) or is_less else left_s
         return left_s - self._after_s(asked.candidate, best)
 
     def _spare_s(self, best: Plan) -> float:

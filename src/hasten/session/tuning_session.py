@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hasten.errors import HastenError, OutOfTime, UsageError
-from hasten.lever import discover
-from hasten.records import Cost, Outcome, Reason, Tuning
+from hasten.lever import discover, sharing_cpus
+from hasten.records import Cost, Diagnosis, Outcome, Reason, Tuning
 from hasten.search.costs import refuse_too_short
 from hasten.session import setup
 from hasten.session.decisions import Decisions, Lost
@@ -24,7 +24,7 @@ from hasten.trials.deadline import Deadline
 from hasten.units import times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hasten.records import Machine, Plan, Proof, Workload
     from hasten.search.costs import Costs
@@ -86,7 +86,7 @@ class TuningSession:
             self._driver = SearchDriver(
                 watched.candidates, watched.journal, races=self._races, options=options, view=view,
                 costs=self._costs, spent_s=self._spent_s, note=self._decisions.notes.append,
-                deadline=deadline,
+                deadline=deadline, doubtful=self._doubtful,
             )  # fmt: skip
             self._settlement = Settlement(
                 workload, options, view, watched, runner=runner, races=self._races,
@@ -107,7 +107,10 @@ class TuningSession:
             )
         except OutOfTime:
             costs = first_costs(runner, self._spent_s())
-            refuse_too_short(self._options.budget_s, self._spent_s(), costs)
+            try:
+                refuse_too_short(self._options.budget_s, self._spent_s(), costs)
+            except UsageError as refused:
+                raise with_findings(refused, Diagnosis(), machine) from None
             raise
 
     def _search(self) -> Tuning:
@@ -115,7 +118,7 @@ class TuningSession:
         try:
             self._driver.check_the_budget()
         except UsageError as refused:
-            raise with_findings(refused, self._watched.diagnosis) from None
+            raise with_findings(refused, self._watched.diagnosis, self._watched.machine) from None
         try:
             if self._driver.best.settings or not self._driver.is_over:
                 self._races.measure_noise(quickly=self._driver.hurried)
@@ -186,15 +189,24 @@ class TuningSession:
         return replace(seen, interrupted=interrupted, out_of_time=not interrupted)
 
     def _unconfirmed(self) -> tuple[Plan, Proof]:
-        """Return the best plan so far and its proof, without levers that may not be repaid."""
+        """Return the best plan so far and its proof, without levers whose gain may not last."""
         settlement = self._settlement
         plan = self._driver.best if settlement.surviving is None else settlement.surviving
-        rest = plan.only(plan.differing(self._options.unrepaid(plan)))
-        if rest == plan:
-            return plan, settlement.proved or settlement.unproved(plan)
-        lost = Lost(Reason.NOT_RACED_AGAIN, "faster, but it starts later, and was not confirmed")
-        self._decisions.lose(plan.differing(rest), Outcome.DROPPED, lost)
+        rest = plan
+        for why, levers in self._doubtful(plan).items():
+            lost = Lost(Reason.NOT_RACED_AGAIN, f"faster, but {why}, and was not confirmed")
+            self._decisions.lose(frozenset(dict(levers.settings)), Outcome.DROPPED, lost)
+            rest = rest.only(rest.differing(levers))
+        if rest == plan and settlement.proved is not None:
+            return plan, settlement.proved
         return rest, settlement.unproved(rest)
+
+    def _doubtful(self, plan: Plan) -> Mapping[str, Plan]:
+        """Return, by the reason, the levers of a plan that stay only where it is confirmed."""
+        found = {"it starts later": self._options.unrepaid(plan)}
+        if self._watched.diagnosis.is_contended:
+            found["only beside other processes"] = sharing_cpus(plan)
+        return {why: levers for why, levers in found.items() if levers.settings}
 
     def _without(self, plan: Plan, levers: frozenset[str]) -> Plan:
         """Return the best plan that the search knows in place of one, without some levers.

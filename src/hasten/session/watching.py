@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hasten import search
 from hasten.errors import UsageError
 from hasten.lever import ScriptContext
-from hasten.records import LEAST_RATIO
+from hasten.records import CONTENDED, LEAST_RATIO
 from hasten.search.costs import LOOK_S, refuse_too_short
 from hasten.session.candidates import advice, find_candidates
 from hasten.session.examine import examine
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hasten.trials.runner import TrialRunner
 
 _SHOWN_COUNT = 3
+_BUSY_RATIO = 0.25
 _ALONE = (
     "There is memory for one trial at a time, not for two: each turn starts the script anew, "
     "which takes longer."
@@ -67,16 +68,22 @@ def notes_of(runner: TrialRunner, baseline: Profile) -> tuple[str, ...]:
     return (*runner.children.notes, *alone, *others_note(baseline))
 
 
-def with_findings(refused: UsageError, diagnosis: Diagnosis) -> UsageError:
+def with_findings(refused: UsageError, diagnosis: Diagnosis, machine: Machine) -> UsageError:
     """Return the error of a budget that is refused, with what the look at the script has found.
 
     Args:
         refused: names a budget that is enough.
-        diagnosis: its costliest findings follow the remedy, each in a line with its lever.
+        diagnosis: its costliest findings follow the remedy, each in a line with its lever; empty
+            where there was no time for a look.
+        machine: as it was before the script was started.
     """
-    lines = [refused.remedy]
-    if diagnosis.is_contended:
-        lines.append("Other processes keep the CPUs busy now: without them, less may be enough.")
+    lines, pressure = [refused.remedy], machine.pressure
+    was_busy = (pressure.cpu_some_ratio or 0.0) >= _BUSY_RATIO or (pressure.load_ratio or 0.0) >= 1
+    if diagnosis.is_contended or (was_busy and not diagnosis.findings):
+        lines.append(
+            "Other processes keep the CPUs busy now: without them, less may be enough. Beside "
+            f"them: `hasten findings {CONTENDED}`."
+        )
     for finding in diagnosis.findings[:_SHOWN_COUNT]:
         cost = "" if finding.share is None else f" costs {percent(finding.share.mid_ratio)}"
         cure = "" if finding.lever is None else f" The lever {finding.lever} is a cure."
@@ -111,10 +118,13 @@ def watch(
     view.known(where(baseline))
     for note in notes_of(runner, baseline):
         view.note(note)
-    costs = costs_of(runner, baseline, machine, baseline=applied, candidate=applied)
-    refuse_too_short(options.budget_s, spent_s(), costs)
     diagnosis = examine(runner, applied, baseline, machine, seconds=LOOK_S, assumed=options.assumed)
     view.found(diagnosis)
+    costs = costs_of(runner, baseline, machine, baseline=applied, candidate=applied)
+    try:
+        refuse_too_short(options.budget_s, spent_s(), costs, is_watched=True)
+    except UsageError as refused:
+        raise with_findings(refused, diagnosis, machine) from None
     traits = runner.facts(applied).traits
     refuse_ranks(traits.rank_count)
     context = ScriptContext(
