@@ -34,6 +34,10 @@ class Script:
         (batch,) = self.staging.arrived(self.loader, [torch.full((SIZE,), value).pin_memory()])
         return batch
 
+    def foresee(self, batch):
+        assert self.staging.awaits(self.loader)
+        self.staging.coming(self.loader, [batch])
+
     def to(self, tensor, *args, **kwargs):
         return self.staging.moved(torch.Tensor.to, tensor, args, kwargs)
 
@@ -76,6 +80,19 @@ def late_kernels(script):
     return all(holds(*each) for each in seen)
 
 
+def coming_batches(script):
+    laggard.configure(copy_us=LATE_US, kernel_us=LATE_US // 10)
+    seen, batch = [], torch.full((SIZE,), 1.0).pin_memory()
+    for value in (1.0, 2.0, 3.0):
+        script.staging.arrived(script.loader, [batch])
+        moved = script.to(batch, "laggard")
+        seen.append((moved + 0, value))
+        batch = torch.full((SIZE,), value + 1).pin_memory()
+        script.foresee(batch)
+        del moved
+    return all(holds(*each) for each in seen)
+
+
 def unseen_write(script):
     batch = script.load(1.0)
     batch.numpy()[:] = 9.0
@@ -111,8 +128,8 @@ def other_device(script):
 
 
 SCENES = (
-    late_copies, other_stream, late_kernels, unseen_write, moved_twice, pinned_target, read_back,
-    other_device,
+    late_copies, coming_batches, other_stream, late_kernels, unseen_write, moved_twice,
+    pinned_target, read_back, other_device,
 )  # fmt: skip
 
 
@@ -128,10 +145,10 @@ def broken():
     return wrong
 
 
-def stage_from_the_batch(self, tensor, aim):
+def stage_from_the_batch(self, tensor, aim, *, is_early=False):
     copied = aim.device.copy(tensor)
     event = aim.device.event()
-    self._staged[tensor] = stagings._Staged(aim, aim.device, tensor, copied, event)
+    self._staged[tensor] = stagings._Staged(aim, aim.device, tensor, copied, event, is_early)
 
 
 def early_event(self):
@@ -237,6 +254,37 @@ def test_the_host_waits_for_no_copy_that_was_started_ahead() -> None:
     started_s = time.perf_counter()
     script.to(batch, "laggard")
     assert time.perf_counter() - started_s < 0.5 * LATE_US * 1e-6
+
+
+@pytest.mark.measures
+def test_while_the_host_waits_for_a_step_the_next_batch_is_copied() -> None:
+    script = Script()
+    batch, work = torch.zeros(SIZE).pin_memory(), torch.ones(SIZE, device="laggard")
+    torch.accelerator.synchronize()
+    late_us = 10 * LATE_US
+    laggard.configure(copy_us=late_us, kernel_us=late_us)
+    for _ in range(3):
+        work = work + 1
+    script.foresee(batch)
+    torch.accelerator.current_stream().synchronize()
+    before = laggard.counts()["late_copies"]
+    script.staging.arrived(script.loader, [batch])
+    began_s = time.perf_counter()
+    script.to(batch, "laggard")
+    torch.accelerator.synchronize()
+    assert time.perf_counter() - began_s < 0.5 * late_us * 1e-6
+    assert laggard.counts()["late_copies"] == before
+
+
+def test_no_more_batches_are_foreseen_than_may_wait_for_kernels() -> None:
+    script = Script()
+    laggard.configure(kernel_us=20 * LATE_US)
+    for value in range(5):
+        assert script.staging.awaits(script.loader)
+        script.to(script.load(float(value)), "laggard").add_(1)
+    assert not script.staging.awaits(script.loader)
+    torch.accelerator.synchronize()
+    assert script.staging.awaits(script.loader)
 
 
 def test_batches_that_wait_for_kernels_are_few() -> None:

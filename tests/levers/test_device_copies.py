@@ -39,11 +39,18 @@ from hasten.loader.device.staging import Staging
 
 class LiveScreen:
     def __init__(self):
-        self.after = []
+        self.after, self.next_batches = [], self
 
     def on_batch(self, after):
         self.after.append(after)
         return lambda: self.after.remove(after)
+
+    def coming(self, wanted):
+        asked.append(torch.is_grad_enabled())
+        return iter(())
+
+
+asked = []
 
 
 class Played:  # its copies are made at once
@@ -100,15 +107,19 @@ def run(ahead):
                 first = False
             step(*batch)
     undo()
-    gone = not engine.after and not run.watch.live.answers.movers
+    run.net.eval()
+    run.net(run.loader.dataset[0][0][None])
+    live = run.watch.live
+    gone = not engine.after and not live.answers.movers and not live.phases.enterers
     run.close()
-    return run.bits(), device.count, gone, "to" in vars(torch.Tensor)
+    return run.bits(), device.count, gone, asked.copy()
 
 
 own = Run().train(count=16).close().bits()
 for name, ahead in ("call", False), ("arrival", True):
-    bits, count, gone, _ = run(ahead)
-    facts[name] = [bits == own, count, gone]
+    asked.clear()
+    bits, count, gone, looks = run(ahead)
+    facts[name] = [bits == own, count, gone, looks]
 
 run = Run()
 run.applied.switch({"device_copies": "call"})
@@ -125,8 +136,9 @@ def copies(training):
 @pytest.mark.child
 @pytest.mark.parametrize("name", ["call", "arrival"])
 def test_a_training_on_a_played_device_has_the_same_bits(name, copies) -> None:
-    same, count, gone = copies[name]
+    same, count, gone, looks = copies[name]
     assert same
+    assert looks == ([True] * 16 if name == "arrival" else []), "once a step"
     assert count == 2 * 16, "each tensor of each batch was copied once"
     assert gone
 

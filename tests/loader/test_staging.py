@@ -27,7 +27,7 @@ class Played:
 
     def __init__(self):
         self.waiting, self.done_count, self.begun_count = [], 0, 0
-        self.handed, self.ready, self.batch_count = [], True, 0
+        self.handed, self.ready, self.batch_count, self.room = [], True, 0, True
 
     def pinned_empty(self, size_bytes):
         return torch.full((size_bytes,), 99, dtype=torch.uint8)
@@ -64,6 +64,9 @@ class Played:
     def begin_batch(self):
         self.batch_count += 1
 
+    def has_room(self):
+        return self.room
+
     def hand_over(self, target):
         self.handed.append(target.data_ptr())
 
@@ -93,6 +96,10 @@ class ScriptContext:
 
     def load(self, *tensors):
         return self.staging.arrived(self.loader, list(tensors))
+
+    def foresee(self, *tensors):
+        if self.staging.awaits(self.loader):
+            self.staging.coming(self.loader, list(tensors))
 
 
 def values(count=3, start=0.0):
@@ -126,9 +133,59 @@ def test_each_batch_that_was_moved_to_a_device_begins_there_once(context) -> Non
     assert context.device.batch_count == 3
 
 
+def test_a_batch_that_is_coming_is_copied_once_and_handed_out_once(context) -> None:
+    x, y = values(start=5), values(start=9)
+    begun = context.device.begun_count
+    context.foresee(x)
+    context.foresee(x)
+    assert context.device.begun_count == begun + 1
+    context.load(x)
+    assert context.to(x).equal(x)
+    assert context.device.begun_count == begun + 1
+    assert context.to(context.load(y)[0]).equal(y)
+    assert context.device.begun_count == begun + 2
+    assert context.stock_count == 0
+
+
+def test_what_is_written_to_a_batch_that_is_coming_is_seen(context) -> None:
+    x = values()
+    context.foresee(x)
+    x.numpy()[:] = 7
+    assert context.to(context.load(x)[0]).equal(x)
+
+
+def test_a_batch_that_was_coming_and_is_given_twice_is_copied_again(context) -> None:
+    x = values()
+    context.foresee(x)
+    context.load(x)
+    x.numpy()[:] = 7
+    assert context.to(context.load(x)[0]).equal(x)
+
+
+@pytest.mark.parametrize("why", ["room", "ready", "ahead", "moved", "retired"])
+def test_nothing_is_awaited_where_no_copy_would_help(why, context) -> None:
+    assert context.staging.awaits(context.loader)
+    if why == "ahead":
+        context.staging.is_ahead = False
+    elif why == "retired":
+        context.staging.retire()
+    else:
+        setattr(context.device, why, False)
+    assert not context.staging.awaits(Loader() if why == "moved" else context.loader)
+
+
+def test_of_batches_that_are_coming_no_more_than_two_wait(context) -> None:
+    held = [values(start=i) for i in range(5)]
+    for x in held:
+        context.foresee(x)
+    assert len(context.staging._staged) == 2
+    assert all(context.to(context.load(x)[0]).equal(x) for x in held)
+
+
 def test_before_the_first_move_nothing_is_copied_ahead() -> None:
     context = ScriptContext()
     context.load(values())
+    context.foresee(values())
     assert context.device.begun_count == 0
 
 
@@ -169,7 +226,7 @@ def test_what_was_written_after_the_snapshot_is_seen(kind, context) -> None:
 
 def test_what_is_written_after_the_move_does_not_reach_the_copy(context) -> None:
     for ahead in (True, False):
-        context.staging._ahead = ahead
+        context.staging.is_ahead = ahead
         x = context.load(values())[0]
         moved = context.to(x)
         x.fill_(9)
@@ -352,7 +409,7 @@ def pinned(monkeypatch):
 
 
 def test_page_locked_memory_is_read_only_as_the_loader_gave_it(context, pinned) -> None:
-    context.staging._ahead = False
+    context.staging.is_ahead = False
     context.loader.pin_memory = True
     fresh, written = context.load(pinned(values()), pinned(values()))
     written.add_(1)
@@ -364,7 +421,7 @@ def test_page_locked_memory_is_read_only_as_the_loader_gave_it(context, pinned) 
 
 
 def test_a_move_that_waits_for_nothing_already_is_left_alone(context, pinned) -> None:
-    context.staging._ahead = False
+    context.staging.is_ahead = False
     x = context.load(pinned(values()))[0]
     context.to(x, HERE, non_blocking=True)
     assert context.stock_count == 1
@@ -431,6 +488,16 @@ class Script:
         x = values(4, start=self.serial)
         self.alive += self.context.load(x, x[:2].int())
 
+    def foresee(self):
+        self.serial += 10
+        x = values(4, start=self.serial)
+        coming = x, x[:2].int()
+        self.context.foresee(*coming)
+        if self.coin.random() < 0.2:
+            x.numpy()[1] -= 1
+        if self.coin.random() < 0.8:
+            self.alive += self.context.load(*coming)
+
     def to(self):
         x = self.coin.choice(self.alive)
         copied = self.context.to(x)
@@ -472,7 +539,7 @@ class Script:
         assert not self.context.staging._retired
 
 
-ALWAYS = ("load", "load", "let_run", "let_run", "break_off", "drop_copy")
+ALWAYS = ("load", "load", "foresee", "foresee", "let_run", "let_run", "break_off", "drop_copy")
 WITH_BATCH = (*ALWAYS, "to", "to", "to_twice", "write_in_place", "write_by_numpy",
               "write_to_data", "drop")  # fmt: skip
 

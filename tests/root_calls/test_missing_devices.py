@@ -16,11 +16,13 @@ if torch.accelerator.is_available():
 
 SCRIPT = """
 import sys
+import warnings
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+warnings.simplefilter("ignore")  # of `set_default_tensor_type`, which is deprecated
 GPU = sys.argv[1] == "gpu"
 device = torch.device("cuda:0" if GPU else "cpu")
 if GPU:
@@ -28,6 +30,15 @@ if GPU:
     torch.cuda.reset_peak_memory_stats()
     assert torch.cuda.get_device_name() and torch.cuda.current_device() == 0
     assert not torch.cuda.is_available()
+kinds = torch.cuda if GPU else torch
+began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2)) if GPU else (None, None)
+side = torch.cuda.Stream() if GPU else None
+
+
+def of_kind(tensor, name, by_name):
+    if not GPU:
+        return tensor.type(f"torch.{name}")
+    return tensor.type(f"torch.cuda.{name}" if by_name else getattr(torch.cuda, name))
 
 
 def there(tensor, **words):
@@ -39,6 +50,30 @@ net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4, devic
 net = net.cuda() if GPU else net
 optimizer = torch.optim.Adam(net.parameters(), 0.05)
 data = TensorDataset(torch.randn(64, 8), torch.randint(0, 4, (64,)))
+generator: torch.Generator | None = torch.Generator(device=device).manual_seed(4)
+assert isinstance(generator, torch.Generator)
+assert isinstance(torch.default_generator, torch.Generator)
+start = torch.randn(8, generator=generator, device=device)
+start += kinds.FloatTensor(8).fill_(1) + kinds.FloatTensor([2.0] * 8)
+start += of_kind(kinds.LongTensor([1] * 8), "FloatTensor", True)
+start += of_kind(kinds.ByteTensor([1] * 8), "FloatTensor", False)
+assert isinstance(start, kinds.FloatTensor) and not isinstance(start, kinds.LongTensor)
+if GPU:
+    began.record()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.device(0), torch.cuda.stream(side):
+        start = start.to(device, non_blocking=True)
+    start.record_stream(side)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.current_stream().wait_event(side.record_event())
+    ended.record()
+    ended.synchronize()
+    assert isinstance(side, torch.cuda.Stream) and isinstance(ended, torch.cuda.Event)
+    assert 0 <= began.elapsed_time(ended) < 60_000 and ended.query()
+    torch.set_default_tensor_type(torch.cuda.DoubleTensor)
+    assert torch.zeros(1).dtype is torch.float64
+    torch.set_default_tensor_type("torch.cuda.FloatTensor")
+print(start.sum().item())
 scale = torch.ones(1, device=device) + torch.zeros_like(there(torch.ones(1)), device=device)
 for _ in range(3):
     for x, y in DataLoader(data, 16, shuffle=True):

@@ -3,11 +3,12 @@
 Helps: loops that call `x.to(device)` each step. A plain copy waits for all kernels before it; on
     its own stream it waits for itself alone, so the next steps, at most four, are prepared while
     the device works. "arrival" starts the copy as soon as the batch is there, before the script
-    asks, and the host does not wait for it.
+    asks, and the host does not wait for it. A batch that workers have sent while the kernels of
+    the step before it run is copied beside them, also where the loop then reads the loss.
 Hurts: memory on the device, where copies have a pool of their own; with "arrival" page-locked
     memory, and each batch is read twice more: batches of 19 MB from workers made steps of 11 ms
-    take 16 beside an NVIDIA H200. Of no use to loops that read a loss each step.
-    Where five copies do not fit into what is free on the device, this lever stops.
+    take 16 beside an NVIDIA H200. Of little use to loops that read a loss each step and have no
+    workers. Where five copies do not fit into what is free on the device, this lever stops.
 Maths: exact. A copy that was started ahead is returned only for the very tensor of the batch, once,
     if torch counted no write and all of its bytes are still those that were copied. The script's
     stream waits for it, and where the script has other streams or names them, the script does;
@@ -55,11 +56,24 @@ def attach(training: Training, engine: Any, staging: Staging) -> Callable[[], No
     def begin(optimizer: Any) -> None:
         staging.begin()
 
+    def look_ahead() -> None:
+        for loader, batch in engine.next_batches.coming(staging.awaits):
+            staging.coming(loader, batch)
+
+    def enter(phase: Phase) -> Callable[[], None] | None:
+        # The kernels of a step, or most of them, are queued: now the host has time.
+        evaluates = phase is Phase.FORWARD and not is_grad_enabled()
+        return look_ahead if phase is Phase.BACKWARD or evaluates else None
+
     undos = [
         training.on_optimizer(begin),
         training.on_transfer(staging.moved),
         engine.on_batch(staging.arrived),
     ]
+    if staging.is_ahead:
+        from torch import is_grad_enabled
+
+        undos.append(training.on_phase(enter))
 
     def undo() -> None:
         for one in reversed(undos):

@@ -14,6 +14,7 @@ from hasten.loader.notices import Notices
 from hasten.loader.proofs import Proofs, permit_of
 from hasten.loader.view import Unknown, make_front, steerable
 from hasten.loader.worker_plan import WorkerRequest, stay
+from hasten.loader.workers.early_answers import NextBatches
 from hasten.loader.workers.pools import IdlePools
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class LoaderEngine:
         version: grows with every change to the three above.
         notices: what is not done for a loader, and why.
         proofs: what is proven about each loader.
+        next_batches: those that are here before the script asks for them.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class LoaderEngine:
         self._after: list[Callable[[Any, Any], Any]] = []
         self._states_by_loader: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
         self._fronts: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
+        self.next_batches = NextBatches(self._loader_of)
 
     # ---- what levers ask for
 
@@ -238,6 +241,7 @@ class LoaderEngine:
             if loader._iterator is None:
                 loader._iterator = stayed
         front._next_data = epoch.next
+        self.next_batches.know(front, epoch.peek)
         if loader.num_workers:  # torch's iterators with workers have this method too
             front._shutdown_workers = epoch.leave
         self._fronts[front] = weakref.ref(loader)
@@ -268,6 +272,7 @@ class LoaderEngine:
 
     def advance(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Return the next batch of the script's `iterator`."""
+        self.next_batches.asked(iterator)
         if "_next_data" in iterator.__dict__ and not _profiled():
             batch = iterator._next_data()  # torch would open a profiler record for nobody
             iterator._num_yielded += 1
@@ -280,6 +285,7 @@ class LoaderEngine:
             loader = self._loader_of(iterator)
             for after in self._after:
                 batch = after(loader, batch)
+            self.next_batches.given(iterator)
         return batch
 
     def _loader_of(self, iterator: Any) -> Any:

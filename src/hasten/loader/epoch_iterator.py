@@ -20,7 +20,7 @@ from hasten.loader.sources.source import Stock, stock_of
 from hasten.loader.workers import spot_check
 from hasten.loader.workers.inline_batch import as_pickled
 from hasten.loader.workers.observed import Moves, observe
-from hasten.loader.workers.pool import StaleWorkers
+from hasten.loader.workers.pool import StaleWorkers, peek
 from hasten.loader.workers.stateful_fetch import doubtful
 from hasten.loader.workers.streams import Streams
 from hasten.loader.workers.tasks import Draws, Task, wrapped
@@ -102,6 +102,16 @@ class EpochIterator:
                     return found[0]
             elif not fetchers.is_outdated:
                 self._end()
+
+    def peek(self) -> Any:
+        """Return the next batch if workers have sent it already, else None; it is not taken.
+
+        What is found out about it when it is taken may still make it another one.
+        """
+        pool, here = self.fetchers.pool, threading.get_ident() == self._thread
+        if pool is None or self._ended or self.fetchers.astray or not here:
+            return None
+        return peek(pool)
 
     def _ask(self) -> None:
         if self._ended:

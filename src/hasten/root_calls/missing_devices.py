@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache, wraps
+from contextlib import nullcontext
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
+
+from hasten.root_calls.host_streams import HostEvent, HostStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,9 +57,10 @@ def substitute(device: Any, target: str) -> Any:
 def replace_missing(target: str) -> Callable[[], None]:
     """Answer calls that name a device which is not here as if they named `target`.
 
-    These are `Tensor.to`, `Tensor.cuda`, all functions that make tensors, `torch.load`, the
-    default device, and what `torch.cuda` would do to the device itself. `is_available` still
-    tells the truth, so a script that asks first takes its own way.
+    These are `Tensor.to`, `Tensor.cuda`, all functions that make tensors, generators, `torch.load`,
+    the default device, and what `torch.cuda` would do to the device itself; if `target` is the CPU,
+    also `torch.cuda.FloatTensor` and its kin, streams and events. `is_available` still tells the
+    truth, so a script that asks first takes its own way.
 
     Args:
         target: the name of a device.
@@ -67,7 +71,8 @@ def replace_missing(target: str) -> Callable[[], None]:
     answers = list(_answers(target))
     own = [(owner, name, vars(owner).get(name)) for owner, name, _ in answers]
     for owner, name, answer in answers:
-        setattr(owner, name, wraps(getattr(owner, name))(answer))
+        stays = isinstance(answer, (type, _LegacyKind))
+        setattr(owner, name, answer if stays else wraps(getattr(owner, name))(answer))
 
     def undo() -> None:
         for owner, name, original in own:
@@ -95,8 +100,102 @@ def _answers(target: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     yield torch.Tensor, "pin_memory", _pin(torch.Tensor.pin_memory)
     yield torch, "set_default_device", _with_device(torch.set_default_device, target, place=0)
     yield torch, "load", _load(torch.load, target)
+    generator = _with_device(torch.Generator, target, place=0)
+    yield torch, "Generator", _made_by(torch.Generator, generator)
     for name, answer in _OF_CUDA.items():
-        yield torch.cuda, name, _unless_cuda(getattr(torch.cuda, name), answer)
+        yield torch.cuda, name, _unless_cuda(getattr(torch.cuda, name), partial(_same, answer))
+    if target == "cpu":
+        yield from _legacy_kinds()
+        yield from _streams()
+
+
+def _legacy_kinds() -> Iterator[tuple[Any, str, Any]]:
+    """Yield `torch.cuda.FloatTensor` and its kin, and what takes one of them."""
+    import torch
+
+    core: Any = torch
+    for name in (name for name in dir(torch.cuda) if name.endswith("Tensor")):
+        yield torch.cuda, name, _LegacyKind(getattr(torch.cuda, name), getattr(torch, name))
+    yield torch.Tensor, "type", _with_kind(core.Tensor.type, 1)
+    yield torch, "set_default_tensor_type", _with_kind(core.set_default_tensor_type, 0)
+
+
+def _streams() -> Iterator[tuple[Any, str, Any]]:
+    import torch
+
+    cuda: Any = torch.cuda
+    instead: tuple[tuple[str, Any], ...] = (
+        ("Stream", HostStream), ("Event", HostEvent), ("device", nullcontext),
+    )  # fmt: skip
+    for name, kind in instead:
+        original = getattr(cuda, name)
+        yield cuda, name, _made_by(original, _unless_cuda(original, kind), kind)
+    for name in ("current_stream", "default_stream"):
+        yield cuda, name, _unless_cuda(getattr(cuda, name), HostStream)
+    yield cuda, "stream", _unless_cuda(cuda.stream, nullcontext)
+    yield torch.Tensor, "record_stream", _unless_cuda(torch.Tensor.record_stream, lambda: None)
+
+
+class _LegacyKind:
+    """Takes the place of `torch.cuda.FloatTensor` or one of its kin.
+
+    Args:
+        original: that of CUDA.
+        instead: that of the CPU.
+    """
+
+    def __init__(self, original: Any, instead: Any) -> None:
+        self._original = original
+        self._instead = instead
+
+    @property
+    def here(self) -> Any:
+        """The one for this machine."""
+        return self._original if present() == "cuda" else self._instead
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.here(*args, **kwargs)
+
+    def __instancecheck__(self, one: Any) -> bool:
+        return isinstance(one, self.here)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.here, name)
+
+
+def _with_kind(original: Callable[..., Any], place: int) -> Callable[..., Any]:
+    """Return a function whose kind of tensor, at a place and by its name or not, is here."""
+
+    def here(kind: Any) -> Any:
+        if isinstance(kind, str) and present() != "cuda":
+            return kind.replace("torch.cuda.", "torch.")
+        return kind.here if isinstance(kind, _LegacyKind) else kind
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        given = (*args[:place], *map(here, args[place : place + 1]), *args[place + 1 :])
+        return original(*given, **{name: here(value) for name, value in kwargs.items()})
+
+    return answer
+
+
+def _made_by(original: Any, make: Callable[..., Any], instead: Any = ()) -> Any:
+    """Return a class like `original` whose instances `make` makes.
+
+    Args:
+        original: the class.
+        make: returns an instance of it or of `instead`.
+        instead: another class, whose instances count, too.
+    """
+    kinds = (original, instead) if instead else original
+
+    class Kind(type(original)):  # type: ignore[misc]
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return make(*args, **kwargs)
+
+        def __instancecheck__(cls, one: Any) -> bool:
+            return isinstance(one, kinds)
+
+    return Kind(original.__name__, (original,), {"__module__": original.__module__})
 
 
 def _with_device(
@@ -142,5 +241,9 @@ def _load(original: Callable[..., Any], target: str) -> Callable[..., Any]:
     return answer
 
 
-def _unless_cuda(original: Callable[..., Any], answer: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: original(*args, **kwargs) if present() == "cuda" else answer
+def _same(answer: Any) -> Any:
+    return answer
+
+
+def _unless_cuda(original: Callable[..., Any], make: Callable[[], Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: original(*args, **kwargs) if present() == "cuda" else make()

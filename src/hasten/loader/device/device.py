@@ -97,6 +97,12 @@ class Accelerator:
         if len(self._begun) > _MOST_BATCHES:
             self._begun.popleft().synchronize()
 
+    def has_room(self) -> bool:
+        """Return whether another batch may come without a wait for the kernels of old ones."""
+        while self._begun and self._begun[0].query():
+            self._begun.popleft()
+        return len(self._begun) < _MOST_BATCHES
+
     def close(self) -> None:
         """Finish all copies, and watch the script no longer."""
         self._stream.synchronize()

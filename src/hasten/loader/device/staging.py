@@ -156,13 +156,18 @@ class TensorOrigin:
 
 @dataclass(slots=True)
 class _Staged:
-    """A copy that was started ahead, and what it was made from."""
+    """A copy that was started ahead, and what it was made from.
+
+    Attributes:
+        is_early: the script has not got the batch yet.
+    """
 
     aim: CopyTarget
     device: Accelerator
     snapshot: Any
     copied: Any
     event: Any
+    is_early: bool = False
 
 
 class Staging:
@@ -171,13 +176,16 @@ class Staging:
     Args:
         find: returns the adapter of a `torch.device`, None for devices that have none.
         ahead: start copies when a batch arrives, to where the last tensors in its places went.
+
+    Attributes:
+        is_ahead: as given.
     """
 
     def __init__(self, find: Callable[[Any], Accelerator | None], *, ahead: bool) -> None:
         from torch.utils.weak import WeakIdKeyDictionary
 
         self._find = find
-        self._ahead = ahead
+        self.is_ahead = ahead
         self._training = False
         self._retired = False
         self._rings: dict[int, Ring] = {}
@@ -222,10 +230,39 @@ class Staging:
             if device.is_ready():
                 device.begin_batch()
         for place, tensor in islice(leaves(batch), _MOST_LEAVES):
-            self._staged.pop(tensor, None)  # a data set may hand out the same tensor again
+            staged = self._staged.get(tensor)
             self._seats[tensor] = TensorOrigin(aims, place, written_count(tensor))
-            if self._ahead and place in aims and self._may_stage(loader, tensor, aims[place]):
+            if staged is not None and staged.is_early:
+                staged.is_early = False
+                continue
+            self._staged.pop(tensor, None)  # a data set may hand out the same tensor again
+            if self.is_ahead and place in aims and self._may_stage(loader, tensor, aims[place]):
                 self._stage(tensor, aims[place])
+
+    def awaits(self, loader: Any) -> bool:
+        """Return whether copies of the next batch of a loader may start before the script has it.
+
+        Not while the kernels of many batches are queued: the host will have to wait for these.
+        """
+        aims = () if self._retired or not self.is_ahead else self._aims.get(loader, {}).values()
+        return bool(aims) and all(aim.device.is_ready() and aim.device.has_room() for aim in aims)
+
+    def coming(self, loader: Any, batch: Any) -> None:
+        """Start the copies of a batch that the script will probably get next.
+
+        Args:
+            loader: the one it comes from.
+            batch: the very object that the script will get.
+        """
+        try:
+            aims = self._aims.get(loader, {})
+            for place, tensor in islice(leaves(batch), _MOST_LEAVES):
+                if tensor in self._staged or place not in aims:
+                    continue
+                if self._may_stage(loader, tensor, aims[place]):
+                    self._stage(tensor, aims[place], is_early=True)
+        except Exception:
+            self.retire()
 
     def _may_stage(self, loader: Any, tensor: Any, aim: CopyTarget) -> bool:
         import torch
@@ -241,7 +278,7 @@ class Staging:
             and aim.device.is_ready()
         )
 
-    def _stage(self, tensor: Any, aim: CopyTarget) -> None:
+    def _stage(self, tensor: Any, aim: CopyTarget, *, is_early: bool = False) -> None:
         device = aim.device
         ring = self._rings.setdefault(id(device), Ring(device.pinned_empty))
         snapshot = ring.lend(tensor.size(), tensor.stride(), tensor.dtype)
@@ -252,7 +289,7 @@ class Staging:
         copied = device.copy(snapshot)
         event = device.event()
         ring.fence(snapshot, lambda: not device.has_come(event))
-        self._staged[tensor] = _Staged(aim, device, snapshot, copied, event)
+        self._staged[tensor] = _Staged(aim, device, snapshot, copied, event, is_early)
 
     # ---- moves
 

@@ -244,6 +244,16 @@ class Pool:
         return _drop(self.given)
 
 
+def peek(pool: Pool) -> Any:
+    """Return the batch of the oldest task that was given if it has arrived, else None."""
+    while pool.given and pool.given[0].answer is None and pool.processes.has_answer():
+        pool._receive()
+    if not pool.given or pool.given[0].again is not None:  # which will be delivered instead
+        return None
+    answer = pool.given[0].answer
+    return None if answer is None else answer[0]
+
+
 def _drop(tasks: deque[SentTask]) -> list[Task]:
     """Discard the answers to some tasks, whether they have arrived or not; return the tasks."""
     for sent in tasks:

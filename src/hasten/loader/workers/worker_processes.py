@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.random_states import as_read
 from hasten.loader.view import make_worker_iterator
+from hasten.loader.workers.early_answers import EarlyAnswers
 from hasten.loader.workers.tasks import as_it_is
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class WorkerProcesses:
             _index_sampler=self._feed,
             **waiting.start_method,
         )
+        self._early = EarlyAnswers(self._torchs)
         self._received_count = 0
         self._waiting = waiting
 
@@ -93,6 +95,10 @@ class WorkerProcesses:
         """Hand a task to the next worker."""
         self._feed.waiting.append(task)
         self._torchs._try_put_index()
+
+    def has_answer(self) -> bool:
+        """Return whether `next_answer` would return one without waiting."""
+        return isinstance(self._early.peek(), (tuple, list))  # torch's pinning makes lists
 
     def next_answer(self, *, checked: bool) -> tuple[int, Any, TaskReport]:
         """Wait for an answer; return how many tasks before it are lost, the batch and its report.
