@@ -41,6 +41,7 @@ MOST_PARTS = 15  # methods, or attributes that it sets
 LARGER = {
     "Body": "a visitor: a method for each kind of statement",
     "Events": "a method for each event of the stream",
+    "LiveTraining": "a method for each seam through which levers act",
     "MergedView": "a method for each function of os that trials may call",
     "Races": "each race of a tuning, and what it costs",
     "SearchDriver": "the story of a search",

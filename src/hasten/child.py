@@ -52,9 +52,9 @@ class LeverOmissions:
         return self._training
 
     def _excused(self, act: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
-        def careful(*args: Any) -> Any:
+        def careful(*args: Any, **kwargs: Any) -> Any:
             try:
-                return act(*args)
+                return act(*args, **kwargs)
             except Exception as error:
                 self._excuse(error)
                 return instead(*args)
@@ -87,6 +87,10 @@ class LeverOmissions:
             return found
 
         return self._training.on_options(told)
+
+    def on_update(self, judge: Callable[..., Any]) -> Any:
+        """As `Training`; where `judge` raises, the step is made."""
+        return self._training.on_update(self._excused(judge, lambda optimizer: None))
 
     def on_root(self, apply: Callable[[Any], Any]) -> Any:
         """As `Training`; a module for which `apply` raises stays as it is."""
@@ -270,8 +274,8 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
             leave_out(name, setting, error)
     if (engine := _engine(watch.live)) is not None:
         engine.notices.tell = lambda why: _tell(f"hasten: {why}\n")
-    atexit.register(_tell_of_lost_workers, watch.live, os.getpid())
-    undo.callback(atexit.unregister, _tell_of_lost_workers)
+    atexit.register(_tell_at_the_end, watch.live, os.getpid())
+    undo.callback(atexit.unregister, _tell_at_the_end)
     if order.envelope is None:
         watch.install()
     else:
@@ -312,9 +316,18 @@ def _guard(watch: Any, applied: AppliedLevers, envelope: Mapping[str, Any]) -> N
     loss_guard.Guard(watch, LossEnvelope(**known), astray=astray, slow=slow)
 
 
-def _tell_of_lost_workers(training: Any, own_pid: int) -> None:
-    """Say at the end of a real run why it was slower than promised."""
-    engine = _engine(training) if os.getpid() == own_pid else None
+def _tell_at_the_end(training: Any, own_pid: int) -> None:
+    """Say at the end of a real run why it was slower than promised, and what was left out."""
+    if os.getpid() != own_pid:
+        return
+    updates = training.updates
+    with contextlib.suppress(Exception):  # the device may be lost
+        if updates.useless_count:
+            _tell(
+                f"hasten: {updates.useless_count} of {updates.step_count} steps of the optimizer "
+                "changed nothing, since gradients overflowed in float16\n"
+            )
+    engine = _engine(training)
     for note in engine.notices.lost_workers if engine is not None else ():
         _tell(f"hasten: {note}; the main process went on by itself\n")
 

@@ -103,6 +103,13 @@ class Training(Protocol):
         those options, too. The first update of a parameter always uses the script's own options.
         """
 
+    def on_update(self, judge: Callable[..., Any]) -> Undo:
+        """Let `judge(optimizer, has_closure=...)` say before a step if its gradients are useless.
+
+        It returns a tensor of one number, 1 where they are: the step then changes nothing, and is
+        counted. It returns None where it knows nothing of them.
+        """
+
     def on_root(self, apply: Callable[[Any], Callable[[], None] | None]) -> Undo:
         """Apply `apply` to each root module right before its next call."""
 

@@ -64,8 +64,12 @@ facts["entered as before"] = torch.autocast.__enter__ is enter
 
 state, words = torch.get_rng_state(), torch.get_float32_matmul_precision()
 torch.set_num_threads(1)
-facts["bits"] = [asdict(speed) for speed in fewer_bits("cpu")]
-facts["other device"] = fewer_bits("mps") == 2 * (ProductSpeed(),)
+facts["bits"] = {name: asdict(speed) for name, speed in fewer_bits("cpu").items()}
+facts["other device"] = fewer_bits("mps") == {}
+torch.cpu.get_device_capability = lambda: (7, 5)
+facts["older device"] = sorted(fewer_bits("cpu"))
+torch.cpu.get_device_capability = lambda: (8, 0)
+facts["newer device"] = sorted(fewer_bits("cpu"))
 facts["untouched"] = [
     torch.equal(state, torch.get_rng_state()), words == torch.get_float32_matmul_precision(),
     getattr(torch.backends.mkldnn, "conv", None) is None
@@ -122,8 +126,10 @@ def test_sees_an_autocast_inside_a_model_and_looks_no_longer(noted) -> None:
 
 @pytest.mark.child
 def test_the_probe_times_products_and_convolutions_and_leaves_no_trace(noted) -> None:
-    tensors, inside = noted["bits"]
+    tensors, inside = noted["bits"]["bf16"], noted["bits"]["inside"]
     assert all(ratio > 0 for ratio in tensors.values())
     assert all(ratio is None or ratio > 0 for ratio in inside.values())
     assert noted["other device"]
+    assert noted["older device"] == ["fp16", "inside"]
+    assert noted["newer device"] == ["bf16", "inside"]
     assert noted["untouched"] == [True] * 3

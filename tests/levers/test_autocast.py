@@ -6,16 +6,23 @@ import pytest
 
 from hasten.lever import ScriptContext
 from hasten.levers.autocast import LEVER
-from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
+from hasten.records import ModelTraits, OptimizerTraits, PrecisionTraits, ProductSpeed, Traits
 from hasten.testing import LAPTOP, SERVER
 
 FAST = ProductSpeed(matmul_ratio=1.9, conv_ratio=0.8)
 
 
-def context(machine=SERVER, *, speed=FAST, uses_autocast=False, **model):
+def context(
+    machine=SERVER, *, speed=FAST, half=None, optimizer="SGD", uses_autocast=False, **model
+):
     traits = Traits(
         model=ModelTraits(**{"dtype": "float32", "device": "cpu"} | model),
-        precision=PrecisionTraits(uses_autocast=uses_autocast, bf16=speed),
+        precision=PrecisionTraits(
+            uses_autocast=uses_autocast,
+            bf16=speed if half is None else ProductSpeed(),
+            fp16=half or ProductSpeed(),
+        ),
+        optimizer=OptimizerTraits(name=optimizer),
     )
     return ScriptContext(machine=machine, traits=traits)
 
@@ -25,6 +32,22 @@ def test_is_offered_where_the_cpu_has_units_and_they_were_faster() -> None:
     assert LEVER.settings(context(LAPTOP)) == ()
     assert LEVER.settings(context(speed=replace(FAST, matmul_ratio=1.1))) == ()
     assert LEVER.settings(context(LAPTOP, device="cuda")) == ("bfloat16",)
+
+
+def test_float16_is_offered_where_the_device_has_no_units_for_bfloat16() -> None:
+    assert LEVER.settings(context(half=FAST, device="cuda")) == ("float16",)
+    slow = context(half=replace(FAST, matmul_ratio=0.5), device="cuda")
+    assert LEVER.settings(slow) == ()
+    assert LEVER.why_not(slow) == "fp16 is 2x slower than fp32 here"
+    assert LEVER.epsilon_ratio("float16") == 2.0**-11
+
+
+@pytest.mark.parametrize(("optimizer", "why"), [(None, "by hand"), ("LBFGS", "leave out a step")])
+def test_float16_is_not_offered_where_no_step_can_be_left_out(optimizer, why) -> None:
+    asked = context(half=FAST, device="cuda", optimizer=optimizer)
+    assert LEVER.settings(asked) == ()
+    assert why in LEVER.why_not(asked)
+    assert LEVER.settings(context(optimizer=optimizer)) == ("bfloat16",)
 
 
 def test_the_speed_of_convolutions_counts_where_the_model_has_some() -> None:
@@ -93,6 +116,7 @@ class Many(nn.Module):
 
     def forward(self, x):
         y = self.inner = self.layer(x)
+        self.inside = kind(y)
         output = Output()
         output["logits"], output["count"] = y, 3
         self.kept = {"list": [y, 1], "word": "word"}
@@ -104,7 +128,8 @@ class Many(nn.Module):
 net = Many()
 x = torch.rand(4, 8)
 plain, nested, pair, record, output, largest, kept, own = net(x)
-facts["inside"] = kind(net.inner)
+facts["inside"] = net.inside
+facts["attribute"] = [kind(net.inner), net.inner.requires_grad]
 facts["outside"] = [kind(t) for t in (
     plain, nested[0], nested[1][0], pair.first, record.scores, output["logits"], output.logits,
     largest.values, kept["list"][0])]
@@ -116,13 +141,13 @@ plain.sum().backward()
 facts["gradient"] = kind(net.layer.weight.grad)
 with torch.no_grad():
     net(x)
-facts["evaluation"] = kind(net.inner)
+facts["evaluation"] = net.inside
 with torch.autocast("cpu", dtype=torch.float16):
     out = net(x)[0]
-facts["own context"] = [kind(net.inner), kind(out)]
+facts["own context"] = [net.inside, kind(out)]
 net.double()
 net(x.double())
-facts["double"] = kind(net.inner)
+facts["double"] = net.inside
 net.float()
 
 
@@ -178,7 +203,7 @@ except ValueError as error:
     facts["error"] = [str(error), torch.is_autocast_enabled("cpu")]
 applied.switch({})
 net(x)
-facts["afterwards"] = kind(net.inner)
+facts["afterwards"] = net.inside
 watch.detach()
 """
 
@@ -202,7 +227,12 @@ def test_outputs_keep_their_kinds_and_what_else_is_in_them(cast) -> None:
 
 
 @pytest.mark.child
-def test_what_the_model_keeps_of_its_outputs_is_not_changed(cast) -> None:
+def test_a_tensor_that_the_model_keeps_as_an_attribute_is_float32(cast) -> None:
+    assert cast["attribute"] == ["float32", True]
+
+
+@pytest.mark.child
+def test_the_containers_in_which_the_model_keeps_outputs_are_not_changed(cast) -> None:
     assert cast["own containers"]
 
 

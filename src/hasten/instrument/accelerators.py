@@ -61,6 +61,17 @@ def _kept_bytes(backend: Any, index: int) -> int:
     return int(ask(index))
 
 
+def lacks_bfloat16(kind: str) -> bool:
+    """Return whether a kind of device multiplies float16 fast, but has no units for bfloat16.
+
+    Those of CUDA have some since compute capability 8.0; only its backends tell theirs.
+    """
+    import torch
+
+    ask = getattr(getattr(torch, kind, None), "get_device_capability", None)
+    return ask is not None and tuple(ask()) < (8, 0)
+
+
 def is_capturing() -> bool:
     """Return whether a CUDA graph is being captured: until that ends no number can be read."""
     import torch

@@ -10,6 +10,7 @@ from hasten.instrument.lever_calls import PhaseCallbacks, RootModules, SeamAnswe
 from hasten.instrument.object_table import Registry
 from hasten.instrument.optimizer_options import OptimizerOptions
 from hasten.instrument.stand_ins import StandIns
+from hasten.instrument.updates import Updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ class LiveTraining:
         self.roots = RootModules(self.phases)
         self.answers = SeamAnswers()
         self.start = TrainingStart()
+        self.updates = Updates()
         self.seams_wanted: Callable[[], None] = lambda: None
         self.trial = False
         self.paused_s = 0.0
@@ -57,6 +59,10 @@ class LiveTraining:
     def on_options(self, choose: Callable[[Any], Mapping[str, Any] | str]) -> Undo:
         """Step each optimizer under the options that `choose(optimizer)` returns."""
         return self._options.act(choose)
+
+    def on_update(self, judge: Callable[..., Any]) -> Undo:
+        """Ask `judge(optimizer, has_closure=...)` before each step of an optimizer."""
+        return self.updates.judge(judge)
 
     def on_root(self, apply: Apply) -> Undo:
         """Apply `apply` to each root module right before its next call."""

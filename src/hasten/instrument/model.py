@@ -24,7 +24,7 @@ class ModelFacts:
         self.found = ModelTraits()
         self._roots = Table()
         self._autocasts = AutocastWatch()
-        self._bf16 = self._inside = ProductSpeed()
+        self._speeds: dict[str, ProductSpeed] = {}
         self._is_timed = False
 
     def called(self, module: Any, kwargs: Any) -> None:
@@ -45,10 +45,8 @@ class ModelFacts:
         uses_autocast, matmul = self._autocasts.close(), fp32_precision()
         if self.found.device is not None and not self._is_timed:
             self._is_timed = True
-            self._bf16, self._inside = fewer_bits(self.found.device)
-        precision = PrecisionTraits(
-            uses_autocast=uses_autocast, matmul=matmul, bf16=self._bf16, inside=self._inside
-        )
+            self._speeds = fewer_bits(self.found.device)
+        precision = PrecisionTraits(uses_autocast=uses_autocast, matmul=matmul, **self._speeds)
         return replace(traits, model=self.found, precision=precision)
 
     def _note_layers(self, parts: list[Any]) -> None:

@@ -6,6 +6,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from hasten.instrument.accelerators import lacks_bfloat16
 from hasten.records import ProductSpeed
 
 if TYPE_CHECKING:
@@ -19,12 +20,13 @@ _LEAST_COUNT = 4
 _HOPELESS_S = 0.1
 
 
-def fewer_bits(device: str) -> tuple[ProductSpeed, ProductSpeed]:
+def fewer_bits(device: str) -> dict[str, ProductSpeed]:
     """Return how many times faster matrix products and convolutions are with fewer bits.
 
-    The first compares bfloat16 tensors with float32 ones, the second float32 tensors that torch is
-    told to multiply with fewer bits (bf16 on a CPU, tf32 on CUDA) with plain float32. A
-    figure below 1 is a loss; what torch cannot do here is left out. No random number is drawn.
+    `bf16` compares bfloat16 tensors with float32 ones, `fp16` those of float16 where the device has
+    units for these alone. `inside` compares float32 tensors that torch is told to multiply with
+    fewer bits (bf16 on a CPU, tf32 on CUDA) with plain float32. A figure below 1 is a loss;
+    what torch cannot do here is left out. No random number is drawn.
 
     Args:
         device: the type of the device that the model is on; others than cpu and cuda are not
@@ -33,17 +35,18 @@ def fewer_bits(device: str) -> tuple[ProductSpeed, ProductSpeed]:
     import torch
 
     if device not in ("cpu", "cuda"):
-        return ProductSpeed(), ProductSpeed()
-    bf16: dict[str, float] = {}
+        return {}
+    name, narrow = ("fp16", torch.float16) if lacks_bfloat16(device) else ("bf16", torch.bfloat16)
+    half: dict[str, float] = {}
     inside: dict[str, float] = {}
     with torch.no_grad(), torch.autocast(device, enabled=False):
-        for name, make in (("matmul_ratio", _product), ("conv_ratio", _convolution)):
+        for product, make in (("matmul_ratio", _product), ("conv_ratio", _convolution)):
             full = make(device, torch.float32)
-            rivals = ((bf16, make(device, torch.bfloat16)), (inside, _inside(device, full)))
+            rivals = ((half, make(device, narrow)), (inside, _inside(device, full)))
             for found, work in rivals:
                 with suppress(RuntimeError):
-                    found[name] = _speed_ratio(full, work, device)
-    return ProductSpeed(**bf16), ProductSpeed(**inside)
+                    found[product] = _speed_ratio(full, work, device)
+    return {name: ProductSpeed(**half), "inside": ProductSpeed(**inside)}
 
 
 def product_speed_ratio(device: str, dtype: str) -> float:

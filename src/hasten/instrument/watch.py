@@ -211,6 +211,7 @@ class Watch:
         if self.measuring:
             self.tracker.enter_optimizer()
         leaves = self.live.phases.enter(Phase.OPTIMIZER)
+        leaves += self.live.updates.begin(optimizer, (*args[1:], *kwargs.values()))
         self._steps.begin(optimizer, (*leaves, self.ledger.leave) if self.measuring else leaves)
 
     def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:

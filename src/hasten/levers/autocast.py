@@ -1,14 +1,19 @@
-"""autocast: matrix products and convolutions of the model in bfloat16, everything else as it was.
+"""autocast: products of the model in bfloat16 or float16, everything else as it was.
 
-Helps: models with large matrix products or convolutions, on a processor that multiplies bfloat16
-    faster than float32: tensor cores, AMX, AVX512_BF16.
+Helps: models with large matrix products or convolutions, on a processor that multiplies 16 bits
+    faster than 32: tensor cores, AMX, AVX512_BF16. float16 is offered only on NVIDIA GPUs older
+    than Ampere (T4, V100, RTX 20), which have no units for bfloat16; it was not run on a GPU.
 Hurts: processors without such units, where bfloat16 is many times slower; small models, which
     spend the gain on converting their weights in every call. A loss that the script computes
     outside the model, its metrics and every call without gradients (evaluation) stay as they
-    are; objects of unknown classes are returned with bfloat16 tensors still in them.
-Maths: precision. Products take inputs with 8 bits of mantissa instead of 24 and accumulate in
-    float32; weights, gradients, optimizer and outputs stay float32. float16 is not offered: it
-    needs a gradient scaler in the script's own loop.
+    are; objects of unknown classes are returned with 16-bit tensors still in them. With
+    float16, each step of an optimizer that is not fused waits for the device, and a script that
+    stops at a gradient that is not finite stops at the first that overflows.
+Maths: precision. Products take inputs with 8 bits of mantissa (float16: 11) instead of 24 and
+    accumulate in float32; weights, gradients, optimizer and outputs stay float32. float16 has few
+    exponents, so losses are scaled during the backward pass: the script sees unscaled gradients. A
+    step whose gradients overflowed changes no weight, and the scale is halved. Not for scripts
+    that update by hand or in closures, or whose hooks would see the scale.
 Source: https://docs.pytorch.org/docs/stable/amp.html
 """
 
@@ -17,14 +22,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import Lever, one_of, unless
+from hasten.lever import Lever, one_of, undo_all
 from hasten.records import Effect, Phase, Scope
+from hasten.root_calls.loss_scaling import scaling_for
 from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import ScriptContext, Training
+    from hasten.root_calls.loss_scaling import LossScaling
 
 _UNITS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # Below this, converting weights and activations eats up the gain.
@@ -44,13 +51,29 @@ def why_not(context: ScriptContext) -> str:
         return f"the model's dtype is {dtype}, not float32"
     if ratio is None:
         return f"bf16 was not timed on this {context.traits.model.device or 'device'}"
-    has_units = _has_units(context)
+    has_units, is_half = _has_units(context), _setting(context) == "float16"
     if has_units and ratio >= _LEAST_RATIO:
-        return ""
+        return _why_not_scaled(context) if is_half else ""
     cause = "" if has_units else ": the CPU has no hardware for it"
+    name = "fp16" if is_half else "bf16"
     if ratio < 1:
-        return f"bf16 is {1 / ratio:.3g}x slower than fp32 here{cause}"
-    return f"bf16 is only {ratio:.2f}x faster than fp32 here{cause}"
+        return f"{name} is {1 / ratio:.3g}x slower than fp32 here{cause}"
+    return f"{name} is only {ratio:.2f}x faster than fp32 here{cause}"
+
+
+def _why_not_scaled(context: ScriptContext) -> str:
+    """Say why the losses of a script cannot be scaled; empty where they can."""
+    name = context.traits.optimizer.name
+    if name is None:
+        return "the script updates its weights by hand, where gradients that overflow would be used"
+    if name == "LBFGS":
+        return "LBFGS cannot leave out a step whose gradients overflow in float16"
+    return ""
+
+
+def settings(context: ScriptContext) -> tuple[str, ...]:
+    """Return the 16-bit type that the device multiplies fast."""
+    return () if why_not(context) else (_setting(context),)
 
 
 def promising(context: ScriptContext) -> bool:
@@ -59,8 +82,16 @@ def promising(context: ScriptContext) -> bool:
 
 
 def _ratio(context: ScriptContext) -> float | None:
-    """Return the best speedup of bf16 among the kinds of product in this model."""
-    return context.traits.precision.bf16.best_ratio(context.traits.model)
+    """Return the best speedup of 16 bits among the kinds of product in this model."""
+    precision, model = context.traits.precision, context.traits.model
+    half = precision.fp16.best_ratio(model)
+    return half if half is not None else precision.bf16.best_ratio(model)
+
+
+def _setting(context: ScriptContext) -> str:
+    """Return the type that was timed here: float16 only where there are no units for bfloat16."""
+    half = context.traits.precision.fp16.best_ratio(context.traits.model)
+    return "bfloat16" if half is None else "float16"
 
 
 def _has_units(context: ScriptContext) -> bool:
@@ -93,14 +124,63 @@ def _call(narrow: Any, module: Any, call: Callable[[Any, Any], Any], args: Any, 
         return call(args, kwargs)
     with torch.autocast(device, dtype=narrow, cache_enabled=False):
         answer = call(args, kwargs)
+    _widen_attributes(module, narrow)
     return with_tensors(answer, lambda t: t.to(torch.float32) if t.dtype == narrow else t)
 
 
-def apply(training: Training, setting: str) -> Callable[[], None]:
-    """Put every root call with gradients under autocast."""
+def _widen_attributes(module: Any, narrow: Any) -> None:
+    """Turn what the model keeps of a call into float32: a script may read `model.loss`.
+
+    What is in containers stays, since the script may hold these.
+    """
     import torch
 
-    return training.on_call(partial(_call, getattr(torch, setting)))
+    for part in module.modules():
+        own = vars(part)
+        kept = [n for n, v in own.items() if type(v) is torch.Tensor and v.dtype == narrow]
+        for name in kept:
+            own[name] = own[name].to(torch.float32)
+
+
+def _scaled_call(
+    scaling: LossScaling, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any
+) -> Any:
+    """Make a root call in float16 if its gradients can be scaled."""
+    import torch
+
+    if scaling.admits(module):
+        return _call(torch.float16, module, call, args, kwargs)
+    return call(args, kwargs)
+
+
+def apply(training: Training, setting: str) -> Callable[[], None]:
+    """Put every root call with gradients under autocast; scale its losses for float16."""
+    import torch
+
+    if setting != "float16":
+        return training.on_call(partial(_call, getattr(torch, setting)))
+    scaling = scaling_for(training)
+    undos = scaling.attach(training)
+    return undo_all([training.on_call(partial(_scaled_call, scaling)), *undos])
+
+
+def snippet(setting: str) -> str:
+    """Return the lines that do it by hand."""
+    lines = (
+        f"with torch.autocast(device.type, dtype=torch.{setting}):  # not around backward()\n"
+        "    outputs = model(inputs)\n"
+        "outputs = outputs.float()"
+    )
+    if setting != "float16":
+        return lines
+    return (
+        "scaler = torch.amp.GradScaler(device.type)\n"
+        f"{lines}\n"
+        "scaler.scale(loss).backward()\n"
+        "scaler.unscale_(optimizer)  # before gradients are clipped or read\n"
+        "scaler.step(optimizer)\n"
+        "scaler.update()"
+    )
 
 
 LEVER = Lever(
@@ -111,15 +191,10 @@ LEVER = Lever(
     kind=str,
     validate=one_of(*_EPSILONS),
     epsilon_ratio=lambda setting: _EPSILONS[setting],
-    settings=unless(why_not, "bfloat16"),
+    settings=settings,
     gain_ratio=3.0,
     why_not=why_not,
-    snippet=lambda setting: (
-        "with torch.autocast(device.type, dtype=torch."
-        f"{setting}):  # not around backward()\n"
-        "    outputs = model(inputs)\n"
-        "outputs = outputs.float()"
-    ),
+    snippet=snippet,
     promising=promising,
     settle_count=1,
     apply=apply,

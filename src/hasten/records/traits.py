@@ -114,6 +114,7 @@ class PrecisionTraits:
         matmul: torch's word for float32 products (`highest`, `high`, `medium`); `mixed` where it
             has none.
         bf16: products of bfloat16 tensors against those of float32 ones.
+        fp16: the same of float16, timed in place of bf16 where the device has no units for that.
         inside: products of float32 tensors that torch is told to multiply with fewer bits: bf16 on
             a CPU, tf32 on CUDA.
     """
@@ -121,6 +122,7 @@ class PrecisionTraits:
     uses_autocast: bool = False
     matmul: str | None = None
     bf16: ProductSpeed = field(default_factory=ProductSpeed)
+    fp16: ProductSpeed = field(default_factory=ProductSpeed)
     inside: ProductSpeed = field(default_factory=ProductSpeed)
 
 

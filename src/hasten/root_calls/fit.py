@@ -20,13 +20,13 @@ def unfit(module: Any) -> str:
     modules: Any = torch.nn.modules.module
     if modules._has_any_global_hook():
         return "hooks are registered for all modules"
-    if any(map(_is_hooked, module.parameters())):
+    if any(map(has_hooks, module.parameters())):
         return "its weights have hooks"
     reasons = (_unfit_part(part) for part in module.modules())
     return next(filter(None, reasons), "")
 
 
-def _is_hooked(weight: Any) -> bool:
+def has_hooks(weight: Any) -> bool:
     """Return whether the script's code runs on a weight's gradient, in an order of its own."""
     late = getattr(weight, "_post_accumulate_grad_hooks", None)
     return bool(weight._backward_hooks or late)
