@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import hasten.errors
-from hasten.child import AfterImport, AppliedLevers, LeverOmissions, prepare
+from hasten.child import AppliedLevers, LeverOmissions, prepare
 from hasten.errors import PlanError
 from hasten.protocol import Attached, Mode, RecordingSpec
 from hasten.records import LossEnvelope, Plan
+from hasten.trials.after_import import AfterImport, after_import
 from hasten.trials.channel import Listener
 from hasten.trials.child_environment import environment
 
@@ -65,17 +66,11 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop("fresh_module", None)
 
 
-def follow(name, then):
-    finder = AfterImport(name, then)
-    sys.meta_path.insert(0, finder)
-    return finder
-
-
 def test_follows_an_import_once_and_leaves_the_module_as_it_would_be(module) -> None:
     import importlib
 
     seen = []
-    follow(module, lambda: seen.append(module in sys.modules))
+    after_import(module, lambda: seen.append(module in sys.modules))
     loaded = importlib.import_module(module)
     assert seen == [True]
     assert type(loaded.__loader__).__name__ == "SourceFileLoader"
@@ -86,12 +81,22 @@ def test_follows_an_import_once_and_leaves_the_module_as_it_would_be(module) -> 
     assert not [finder for finder in sys.meta_path if isinstance(finder, AfterImport)]
 
 
+def test_a_module_that_is_there_already_is_followed_at_once(module) -> None:
+    import importlib
+
+    importlib.import_module(module)
+    seen, before = [], list(sys.meta_path)
+    after_import(module, lambda: seen.append(True))
+    assert seen == [True]
+    assert sys.meta_path == before
+
+
 def test_several_followers_of_one_module_all_act_the_last_one_first_in_line(module) -> None:
     import importlib
 
     seen = []
-    follow(module, lambda: seen.append("pinned"))
-    follow(module, lambda: seen.append("attached"))
+    after_import(module, lambda: seen.append("pinned"))
+    after_import(module, lambda: seen.append("attached"))
     loaded = importlib.import_module(module)
     assert seen == ["pinned", "attached"]
     assert type(loaded.__loader__).__name__ == "SourceFileLoader"
@@ -101,7 +106,7 @@ def test_a_library_that_only_looks_for_the_module_does_not_end_the_waiting(modul
     import importlib.util
 
     seen = []
-    follow(module, lambda: seen.append(True))
+    after_import(module, lambda: seen.append(True))
     for _ in range(2):
         spec = importlib.util.find_spec(module)
         assert spec is not None
@@ -114,7 +119,8 @@ def test_a_library_that_only_looks_for_the_module_does_not_end_the_waiting(modul
 def test_a_missing_module_is_missing_as_ever() -> None:
     import importlib
 
-    finder = follow("no_such_module_anywhere", lambda: None)
+    after_import("no_such_module_anywhere", lambda: None)
+    finder = sys.meta_path[0]
     try:
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("no_such_module_anywhere")

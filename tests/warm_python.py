@@ -69,15 +69,12 @@ def _become(order, streams):
 
 
 def _prepare():
-    """Come in as hasten does where Python starts, and see that torch is there."""
+    """Come in as hasten does where Python starts, with torch there already."""
     from hasten import child
 
     if (view := sys.modules.get("hasten.loader.view")) is not None:
         view._FORKED.clear()  # the script begins here: this is no fork of it
     child.prepare(os.environ["HASTEN_CHILD"])
-    for finder in list(sys.meta_path):
-        if isinstance(finder, child.AfterImport) and finder._name in sys.modules:
-            finder._follow()
 
 
 def _end_at_once(run):

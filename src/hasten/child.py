@@ -19,7 +19,7 @@ from hasten.lever import discover, lookup
 from hasten.protocol import Mode, Order
 from hasten.records import Plan, Scope
 from hasten.trials import stack_dump, tracebacks
-from hasten.trials.after_import import AfterImport
+from hasten.trials.after_import import after_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -193,7 +193,7 @@ def prepare(text: str) -> None:
         _pin(order.seed)  # two trials compute the same
         _refuse_questions()
     attach = {Mode.RUN: _run, Mode.TRIAL: _trial, Mode.VERIFY: _verify}
-    sys.meta_path.insert(0, AfterImport("torch", lambda: attach[order.mode](order)))
+    after_import("torch", lambda: attach[order.mode](order))
 
 
 def _stay_inside() -> None:
@@ -212,15 +212,15 @@ def _redirect(scratch: str) -> None:
     from hasten.trials.isolation import redirect
 
     redirect.install(scratch)
-    sys.meta_path.insert(0, AfterImport("torch", redirect.after_torch))
+    after_import("torch", redirect.after_torch)
 
 
 def _pin(seed: int) -> None:
     from hasten.verify import seeding
 
     seeding.pin_python(seed)
-    sys.meta_path.insert(0, AfterImport("numpy", lambda: seeding.pin_numpy(seed)))
-    sys.meta_path.insert(0, AfterImport("torch", lambda: seeding.pin_torch(seed)))
+    after_import("numpy", lambda: seeding.pin_numpy(seed))
+    after_import("torch", lambda: seeding.pin_torch(seed))
 
 
 def _run(order: Order) -> None:

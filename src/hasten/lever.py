@@ -452,6 +452,14 @@ def cure_of(finding: Finding, context: ScriptContext) -> str | None:
     return best.name if best else None
 
 
+def _wanted(lever: Lever[Any], setting: Setting) -> str:
+    """Say what to give a lever in place of a setting that it does not take; empty where it does."""
+    if type(setting) is lever.kind:
+        return lever.validate(setting)
+    words = lever.validate(str(setting)) if lever.kind is str else ""
+    return words or _KINDS[lever.kind]
+
+
 def check_plan(plan: Plan) -> None:
     """Check that the levers of a hand-written plan exist and accept their settings.
 
@@ -459,8 +467,7 @@ def check_plan(plan: Plan) -> None:
         PlanError: one is not installed here, or does not accept its setting.
     """
     for lever, setting in lookup(plan):
-        fits = type(setting) is lever.kind
-        if wanted := lever.validate(setting) if fits else _KINDS[lever.kind]:
+        if wanted := _wanted(lever, setting):
             raise PlanError(
                 f"The lever {lever.name} does not take {shown(setting)}.",
                 remedy=f"Give it {wanted}, or false to leave it alone.",

@@ -53,6 +53,13 @@ def test_a_setting_by_hand_that_it_does_not_take_is_refused_with_what_it_does(le
     assert caught.value.remedy.endswith(", or false to leave it alone.")
 
 
+def test_a_setting_of_another_kind_is_refused_with_what_its_own_kind_looks_like(lever) -> None:
+    other = True if lever.kind is not bool else 1
+    with pytest.raises(PlanError, match=f"{lever.name} does not take {other}") as caught:
+        check_plan(Plan().with_lever(lever.name, other))
+    assert "a text" not in caught.value.remedy
+
+
 def test_settings_leave_the_context_alone_and_repeat(lever, scenes) -> None:
     for context in scenes.values():
         before = replace(context.traits)

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+def after_import(name: str, then: Callable[[], None]) -> None:
+    """Call `then` once a module has been imported: now, where a `.pth` file has done that."""
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, AfterImport(name, then))
+
+
 class AfterImport(importlib.abc.MetaPathFinder):
     """Call `then` right after the module `name` has been imported for the first time."""
 
