@@ -35,6 +35,12 @@ def test_it_fits_a_small_terminal_in_any_encoding(request, kind, plan_path, enco
     assert max(map(len, rows)) <= 80
 
 
+def test_nobody_is_told_to_edit_a_script_for_an_unconfirmed_plan(tuning, plan_path) -> None:
+    rows = rows_of(replace(tuning, speedup=None, interrupted=True), plan_path)
+    assert any("hasten run" in row for row in rows)
+    assert not any("patch" in row for row in rows)
+
+
 def test_the_answer_stands_last_with_what_to_type_next(tuning, diagnosis, plan_path) -> None:
     tuning = replace(tuning, diagnosis=diagnosis)
     rows = rows_of(tuning, plan_path)

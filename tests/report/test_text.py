@@ -127,6 +127,15 @@ def test_the_smallest_detectable_change_is_what_the_fresh_launches_resolved(tuni
     assert not any("detectable" in s for s in text.trust(replace(seen, noise=None)))
 
 
+@pytest.mark.parametrize("ends", ["interrupted", "out_of_time"])
+def test_a_search_that_ends_with_what_was_set_by_hand_has_no_plan_to_confirm(tuning, ends):
+    stopped = replace(tuning, speedup=None, **{ends: True})
+    assert text.headline(stopped).startswith("The search ended before its best plan")
+    rows = tuple(row for row in tuning.levers if row.outcome is not Outcome.KEPT)
+    told = text.headline(replace(stopped, levers=rows))
+    assert told.startswith(f"Nothing beyond what you set ({tuning.plan})")
+
+
 def test_the_step_after_is_drawn_shorter(tuning, plan_path):
     page = shown(text.render_tuning(tuning, plan_path=plan_path, snippets={}))
     before, after = (

@@ -645,7 +645,12 @@ def test_a_short_search_does_not_end_on_a_small_gain_while_a_larger_one_is_named
 BURSTS = {"worker_count": 10, "fetch_s": 10.0}
 
 
-def test_a_budget_that_is_refused_late_does_not_hide_what_was_found(tuned) -> None:
+@pytest.mark.parametrize("is_late", [False, True], ids=["after the look", "by the first race"])
+def test_a_budget_that_is_refused_late_does_not_hide_what_was_found(
+    tuned, monkeypatch, is_late
+) -> None:
+    if is_late:
+        monkeypatch.setattr(watching, "refuse_too_short", lambda *args, **details: None)
     few = replace(names("brisk", 0.43), lever="brisk")
     other, last = names("early", 0.04), replace(names("amiss", 0.01), share=None)
     busy = others(0.2)

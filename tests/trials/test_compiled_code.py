@@ -12,7 +12,7 @@ from hasten.records import Entry, Plan, Workload
 from hasten.session import Options, doctor, run
 from hasten.session.setup import kept_code, open_runner
 from hasten.trials import compiled_code
-from hasten.trials.compiled_code import CompiledCode, LentCode, handed_out
+from hasten.trials.compiled_code import CompiledCode, LentCode, handed_out, is_handed_out
 from hasten.trials.runner import TrialRunner
 
 COMPILED = Plan().with_lever("torch_compile", "default")
@@ -61,6 +61,33 @@ def test_a_trial_begins_with_what_those_before_it_have_compiled(scratch) -> None
         assert seen(other) == {}
         kept = code._folder
     assert not kept.exists()
+
+
+def test_trials_begin_with_what_an_earlier_tuning_has_left(scratch, tmp_path) -> None:
+    kept = scratch("kept", kernel="old") / "compiled"
+    with CompiledCode(kept) as code:
+        code.lend(scratch("plain"), Plan())
+        assert code._folder is None
+        first, second = scratch("first"), scratch("second")
+        code.lend(first, COMPILED)
+        assert seen(first) == {"kernel": "old"}
+        code.collect(scratch("one", other="2"))
+        code.lend(second, COMPILED)
+        assert seen(second) == {"kernel": "old", "other": "2"}
+        code.kept = kept
+    assert seen(kept) == {"kernel": "old", "other": "2"}
+    with CompiledCode(tmp_path / "nothing") as code:
+        code.lend(scratch("none"), COMPILED)
+        assert code._folder is None
+
+
+def test_a_real_run_does_not_begin_with_kept_code_where_torchs_folder_is_chosen(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    assert (is_handed_out(tmp_path), is_handed_out(None)) == (True, False)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert not is_handed_out(tmp_path)
 
 
 @pytest.mark.parametrize(

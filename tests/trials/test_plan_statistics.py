@@ -1,11 +1,13 @@
 """What a bench has seen of the script as it is."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from hasten import compare
 from hasten.records import Phase, Plan, Step
 from hasten.testing import fed
-from hasten.trials.plan_statistics import PlanStatistics, ScriptRhythm, pauses
+from hasten.trials.plan_statistics import PlanStatistics, ScriptRhythm, StartCosts, pauses
 
 
 def step(seconds):
@@ -79,3 +81,20 @@ def test_what_passes_outside_of_steps_is_a_mean_over_all_plans() -> None:
     statistics.ran(Plan().with_lever("a", True), [step(0.1)] * 10)
     statistics.forget_steps()
     assert statistics.outside_s == pytest.approx(4.0 / 20)
+
+
+def test_where_code_is_kept_a_later_start_is_that_of_a_run_which_begins_with_it() -> None:
+    compiled, starts = Plan().with_lever("torch_compile", "default"), StartCosts()
+
+    def told(child, compile_s, plan=compiled):
+        facts = SimpleNamespace(compile_s=compile_s, first_pass_s=(0.0, 0.0))
+        starts.paid_once(plan, child, facts)
+        return [starts.later_s(Plan(), compiled) for starts.is_kept in (False, True)]
+
+    first, second, third = object(), object(), object()
+    assert told(first, 18.0) == [18.0, 18.0]
+    assert told(first, 20.0) == [18.0, 18.0]  # the same child, another graph
+    assert told(first, 20.0) == [18.0, 18.0]
+    assert told(second, 0.0, Plan()) == [18.0, 18.0]
+    assert told(second, 5.0) == [18.0, 5.0]
+    assert told(third, 4.0) == [18.0, 5.0]

@@ -121,7 +121,8 @@ def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
 
 def _is_only_applied(tuning: Tuning) -> bool:
     """Return whether the plan is only what the user set; what a search finds is confirmed too."""
-    found_nothing = tuning.speedup is None and not tuning.unfinished
+    is_kept = any(row.outcome is Outcome.KEPT for row in tuning.levers)
+    found_nothing = tuning.speedup is None and not (tuning.unfinished and is_kept)
     return bool(tuning.plan.settings) and found_nothing and tuning.proof.holds
 
 

@@ -19,7 +19,7 @@ from hasten.session.search_driver import SearchDriver
 from hasten.session.settlement import Answer, Settlement
 from hasten.session.watching import notes_of, watch, with_findings
 from hasten.trials.blocks import patience_s
-from hasten.trials.compiled_code import CompiledCode
+from hasten.trials.compiled_code import CompiledCode, is_handed_out
 from hasten.trials.deadline import Deadline
 from hasten.units import times
 
@@ -71,11 +71,13 @@ class TuningSession:
             self._workload, self._options, self._view, self._deadline,
         )  # fmt: skip
         found: Tuning | None = None
+        kept = setup.kept_code(workload)
         with (
             suppress(KeyboardInterrupt),  # while the children end: there is an answer
-            CompiledCode() as code,
+            CompiledCode(kept) as code,
             setup.open_runner(workload, options, machine, code, deadline=deadline) as runner,
         ):
+            runner.starts.is_kept = is_handed_out(kept)
             watched = self._watch(runner, machine)
             self._runner, self._watched = runner, watched
             self._decisions = Decisions(rows=[*watched.left_out])
@@ -95,7 +97,7 @@ class TuningSession:
             )  # fmt: skip
             found = self._search()
             if patience_s(found.plan):
-                code.kept = setup.kept_code(workload)
+                code.kept = kept
         if found is None:
             raise KeyboardInterrupt
         return found

@@ -37,12 +37,16 @@ _NOT_IN_NAMES = r'[\\/:*?"<>|]'
 class CompiledCode:
     """The compiled code of one tuning, in a folder that is removed with it.
 
+    Args:
+        begun: what an earlier tuning of the same script may have left, to begin with.
+
     Attributes:
         kept: where a copy is left for real runs; None leaves none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, begun: Path | None = None) -> None:
         self.kept: Path | None = None
+        self._begun = begun
         self._folder: Path | None = None
         self._lock = Lock()
 
@@ -72,9 +76,21 @@ class CompiledCode:
         place = scratch / _NAME
         place.mkdir(exist_ok=True)
         with self._lock:
-            if self._folder is not None and patience_s(*plans):
-                _add(self._folder, place)
+            if patience_s(*plans):
+                self._begin()
+                if self._folder is not None:
+                    _add(self._folder, place)
         return {COMPILED_KEY: str(place)}
+
+    def _begin(self) -> None:
+        """Take what an earlier tuning has left, once."""
+        begun, self._begun = self._begun, None
+        if begun is None or not begun.is_dir():
+            return
+        with suppress(OSError, UsageError):
+            if self._folder is None:
+                self._folder = make_folder()
+            _add(begun, self._folder)
 
     def collect(self, scratch: Path) -> None:
         """Keep what a trial has compiled.
@@ -89,6 +105,15 @@ class CompiledCode:
                 if self._folder is None:
                     self._folder = make_folder()
                 _add(place, self._folder)
+
+
+def is_handed_out(kept: Path | None) -> bool:
+    """Return whether real runs begin with the code that a tuning keeps.
+
+    Args:
+        kept: where it is kept; None where it is not.
+    """
+    return kept is not None and TORCHS_CACHE not in os.environ
 
 
 class LentCode:

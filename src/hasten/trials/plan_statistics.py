@@ -27,11 +27,17 @@ _PAUSE_SHARE, _LONGEST_PASS_S, _SHORT_PASS_S = 0.05, 2.0, 0.25
 
 
 class StartCosts:
-    """What is paid once under each plan: the launch, compiling, a longer first pass."""
+    """What is paid once under each plan: the launch, compiling, a longer first pass.
+
+    Attributes:
+        is_kept: real runs begin with what trials have compiled.
+    """
 
     def __init__(self) -> None:
+        self.is_kept = False
         self._starts: list[tuple[Plan, float]] = []
         self._compiled_s: dict[Plan, float] = {}
+        self._warm_s: dict[Plan, float] = {}
         self._first_pass_s: dict[Plan, tuple[float, float]] = {}
         self._children: dict[int, tuple[object, float]] = {}
 
@@ -44,15 +50,19 @@ class StartCosts:
 
         Compiling that is new since the last report is charged to `plan`.
 
-        Trials hand on what they have compiled, so the longest time is that of a first run.
+        Trials hand on what they have compiled, so the longest time is that of a first run, and the
+        others are those of a run that begins with compiled code.
         """
         total_s = facts.compile_s
         _, before_s = self._children.get(id(child), (child, 0.0))
         self._children[id(child)] = (child, total_s)  # held, so that its id is not reused
         if (part := filling(plan)).settings:
             self._first_pass_s[part] = facts.first_pass_s
-        key = _compiled_by(plan)
-        self._compiled_s[key] = max(total_s - before_s, self._compiled_s.get(key, 0.0))
+        key, part_s = _compiled_by(plan), total_s - before_s
+        first_s = self._compiled_s.get(key, 0.0)
+        if first_s and part_s and not before_s:  # another child, which began with compiled code
+            self._warm_s[key] = max(min(part_s, first_s), self._warm_s.get(key, 0.0))
+        self._compiled_s[key] = max(part_s, first_s)
 
     def has_compiled(self, plan: Plan) -> bool:
         """Return whether a trial has compiled what a plan compiles."""
@@ -67,6 +77,7 @@ class StartCosts:
     def later_s(self, baseline: Plan, candidate: Plan) -> float | None:
         """Return how much later the first step comes under `candidate`, compiling included.
 
+        Where code is kept that is what a run takes that begins with it, once that has been seen.
         It comes from launches under both plans and from what children report about compiling;
         None without either. The launch that had to read the disk does not count. The extra
         time of the first pass over the data comes later, but is included.
@@ -74,9 +85,11 @@ class StartCosts:
         own, other = self._own(baseline), self._own(candidate)
         held_s = self._once(candidate)[1] - self._once(baseline)[1]
         launched_s = median(other) - median(own) - held_s if own and other else None
-        found = [
-            s for s in (launched_s, self._compiled_s.get(_compiled_by(candidate))) if s is not None
-        ]
+        key = _compiled_by(candidate)
+        compiled_s = self._warm_s.get(key) if self.is_kept else None
+        if compiled_s is None:
+            compiled_s = self._compiled_s.get(key)
+        found = [s for s in (launched_s, compiled_s) if s is not None]
         if not found:
             return None
         return max(found) + self.first_pass_s(baseline, candidate)

@@ -669,6 +669,14 @@ def test_code_elsewhere_counts_where_it_can_still_run(said, before, body, reason
     assert said(HEAD + before + LOOP.format(body=body))[0].split()[0] == reason
 
 
+def test_what_is_handed_over_is_told_with_its_line(said) -> None:
+    before, body, _ = ELSEWHERE["a setter that is handed over"]
+    line = 1 + HEAD.count("\n")
+    told = said(HEAD + before + LOOP.format(body=body))[0]
+    assert "hands setattr over, for anybody to call" in told
+    assert f"train.py:{line})" in told
+
+
 PARENT = """
 class Base(Dataset):
     def __init__(self, data=None):

@@ -75,6 +75,7 @@ class ScriptCode(NamedTuple):
         units: its parts.
         handed: names that appear anywhere other than as the callee of a call: a function of
             such a name may be called by anybody, with anything.
+        handed_at: where each of them first does so, as `file:line`, as far as there is a line.
         functions: names of all functions and classes of the script.
         methods: names of the functions in its classes.
         stored: names of all attributes that it sets, or that its classes have.
@@ -94,6 +95,7 @@ class ScriptCode(NamedTuple):
     overriding: set[tuple[str, str]]
     aliases: dict[str, set[str]]
     plain: set[str]
+    handed_at: dict[str, str]
 
 
 def code_of(
@@ -124,7 +126,8 @@ def code_of(
     methods = {unit.name for unit in known if unit.owner}
     aliases = aliases_in([tree.nodes for tree in trees.values()], functions - methods)
     found, parents = list(running), _parents(trees.values())
-    handed = _handed_over(trees.values(), aliases.sources, methods)
+    handed_at = _handed_over(trees.values(), aliases.sources, methods)
+    handed = set(handed_at)
     mentioned = handed | {name for unit in running for name in _named_in(unit)}
     mentioned |= set[str]().union(*aliases.targets.values())
     mentioned |= set[str]().union(*parents.values())
@@ -147,7 +150,7 @@ def code_of(
         if not fresh:
             return ScriptCode(
                 found, handed, functions, methods, stored, parents, overriding, aliases.targets,
-                plain,
+                plain, handed_at,
             )  # fmt: skip
         found += fresh
         waiting = [unit for unit in waiting if unit not in fresh]
@@ -226,24 +229,22 @@ def _attributes_of(tree: Tree) -> Iterator[str]:
                 yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def _handed_over(trees: Iterable[Tree], aliased: Set[int], methods: set[str]) -> set[str]:
-    """Return the names that appear anywhere other than as the callee of a call.
+def _handed_over(trees: Iterable[Tree], aliased: Set[int], methods: set[str]) -> dict[str, str]:
+    """Return where names first appear other than as the callee of a call, as `file:line`.
 
     Imports under another name are called by that name. What is passed to `apply` is called at
     once and not kept; `scopes.py` follows its arguments. What `super` is given is looked into. A
     class's bases are called when the class is.
     """
-    found: set[str] = set()
+    found: dict[str, str] = {}
     for tree in trees:
         called = _called_at_once(tree.nodes) | aliased
         for node in tree.nodes:
-            found.update(_handed_by(node, methods))
-            if id(node) in called or not isinstance(getattr(node, "ctx", None), ast.Load):
-                continue
-            if isinstance(node, ast.Name):
-                found.add(node.id)
-            elif isinstance(node, ast.Attribute):
-                found.add(node.attr)
+            names = [*_handed_by(node, methods)]
+            if id(node) not in called and isinstance(getattr(node, "ctx", None), ast.Load):
+                names += [str(getattr(node, "id", getattr(node, "attr", "")))]
+            for name in filter(None, names):
+                found.setdefault(name, f"{tree.path}:{getattr(node, 'lineno', '?')}")
     return found
 
 

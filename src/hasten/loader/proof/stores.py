@@ -76,7 +76,7 @@ class Writes:
         self._remade = {
             unit.owner for unit in code.units if heirs_of(unit.owner, code.parents) & heirs
         }
-        self._handed = code.handed
+        self._handed, self._handed_at = code.handed, code.handed_at
         self._overriding = {name for _, name in code.overriding}
         self._building = dict.fromkeys(BUILDING, True)
         self._methods = {(unit.path, unit.owner, unit.name) for unit in code.units if unit.owner}
@@ -85,8 +85,10 @@ class Writes:
     def find(self) -> list[MissingReason]:
         """Return what rules out the two reasons that are about the script."""
         if handed := (_SETTERS | ambient.SETTINGS | ambient.LATE | _RUNS_TEXT) & self._handed:
-            what = f"the script hands {min(handed)} over, for anybody to call"
-            self.gaps.append(MissingReason(ProofReason.UNWRITTEN, what))
+            name = min(handed)
+            what = f"the script hands {name} over, for anybody to call"
+            where = self._handed_at.get(name, "")
+            self.gaps.append(MissingReason(ProofReason.UNWRITTEN, what, where))
         own = [scope for scope in self._scopes if not self._is_item_code(scope.unit)]
         given = {name for scope in own for name in _called_with_near(scope)}
         for scope in self._scopes:
