@@ -1,6 +1,7 @@
 """Training on the test accelerator, whose kernel and copy times come from the environment.
 
-`on_device.py STEPS [--resident | --pinned | --cpu] [--work N | --rows]` prints seconds per step.
+`on_device.py STEPS [--resident | --pinned | --cpu] [--work N | --rows] [--reading] [--workers N]`
+prints seconds per step.
 """
 
 import argparse
@@ -16,7 +17,9 @@ parser.add_argument("--resident", action="store_true")
 parser.add_argument("--pinned", action="store_true")
 parser.add_argument("--cpu", action="store_true")
 parser.add_argument("--rows", action="store_true")
+parser.add_argument("--reading", action="store_true", help="read the loss in each step")
 parser.add_argument("--work", type=int, default=0)
+parser.add_argument("--workers", type=int, default=0)
 args = parser.parse_args()
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -42,12 +45,13 @@ class Worked(Dataset):
 count = 4096 if args.rows else 256
 data = Worked() if args.work else TensorDataset(torch.randn(count, 8), torch.arange(count) % 4)
 loader = DataLoader(
-    data, batch_size=512 if args.rows else 16, shuffle=True, pin_memory=args.pinned
+    data, batch_size=512 if args.rows else 16, shuffle=True, pin_memory=args.pinned,
+    num_workers=args.workers, persistent_workers=args.workers > 0,
 )  # fmt: skip
 net = nn.Linear(8, 4).to(device)
 optimizer = torch.optim.SGD(net.parameters(), 0.01)
 kept = [(x.to(device), y.to(device)) for x, y in loader] if args.resident else None
-step, started_s = 0, 0.0
+step, started_s, total = 0, 0.0, 0.0
 while step < args.steps:
     if step >= 32 and not started_s:
         torch.accelerator.synchronize()
@@ -59,6 +63,8 @@ while step < args.steps:
         loss = nn.functional.cross_entropy(net(x), y)
         loss.backward()
         optimizer.step()
+        if args.reading:
+            total += loss.item()
         step += 1
 torch.accelerator.synchronize()
 print((time.perf_counter() - started_s) / (step - first))
