@@ -44,6 +44,7 @@ NARROW_FAULTS = (
     "gradients x 1.03", "steps x 1.005", "decay dropped inside", "every 10th step skipped",
     "momentum lost", "loss / 2", "labels shifted", "layer frozen inside",
 )  # fmt: skip
+HALF_FAULTS = ("steps x 1.005", "loss / 2")
 
 
 # Other draws hide a gradient that is longer by half a percent; nothing else of these.
@@ -418,7 +419,7 @@ def judge_same_draws(lab):
     }
     halves = {
         name: lab.record({name}, plan={"autocast": "float16"}, feeds=True)
-        for name in ("", "scaled too high", *NARROW_FAULTS)
+        for name in ("", "scaled too high", *HALF_FAULTS)
     }
     wider = [lab.floor(2.0**-11)]
     facts["half"] = {

@@ -109,7 +109,7 @@ def test_first_steps_that_overflow_in_float16_are_told_and_left_out(kind, seen) 
 
 
 @pytest.mark.parametrize("kind", faulty_trainings.KINDS)
-@pytest.mark.parametrize("fault", faulty_trainings.NARROW_FAULTS)
+@pytest.mark.parametrize("fault", faulty_trainings.HALF_FAULTS)
 def test_float16_hides_no_fault(fault, kind, seen) -> None:
     verdict = seen[kind]["half"][fault]
     assert False in verdict["passed"], verdict["says"]

@@ -32,7 +32,7 @@ LEAST_COSINE = 0.99
 _LEAST_SHARE = 1 / 16
 _LOST_DISTANCE = 0.5
 _COSINE_FACTOR = 2.0
-_SETTLED_SHARE = 0.5
+_SETTLED_SHARE, _LATE_COUNT = 0.5, 1
 
 
 def within_precision(
@@ -87,11 +87,14 @@ def within_precision(
 
 
 def _still_overflows(candidate: RecordedRun) -> str:
-    """Say that steps were left out beyond the first, where the scale of the losses settles."""
-    last = max(candidate.overflows, default=-1)
-    if last < candidate.step_count * _SETTLED_SHARE:
+    """Say that steps were left out beyond the first, where the scale of the losses settles.
+
+    One may be: the scale that is just small enough is not the same in each step.
+    """
+    late = [s for s in candidate.overflows if s >= candidate.step_count * _SETTLED_SHARE]
+    if len(late) <= _LATE_COUNT:
         return ""
-    return f"the gradients of step {last + 1} overflowed: the scale of the losses has not settled"
+    return f"the gradients of step {late[-1] + 1} overflowed: the scale has not settled"
 
 
 def _askew(
