@@ -295,6 +295,7 @@ class Recorded:
     model_draws: list[Any]
     fed: int
     gradients_taught: bool
+    overflows: list[int] = field(default_factory=list)
     health: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -138,6 +138,14 @@ def gradient_penalty(script):
     return [script.model.first.weight.grad, script.model.last.weight.grad, slope]
 
 
+def steep_penalty(script):
+    script.optimizer.zero_grad()
+    x = script.x.requires_grad_()
+    (slope,) = torch.autograd.grad(100.0 * script.model(x).sum(), x, create_graph=True)
+    (slope.norm(2, 1) - 1).square().mean().mul(1e-4).backward()
+    return [script.model.first.weight.grad, script.model.last.weight.grad, slope]
+
+
 def clipped(script):
     script.loss().backward()
     norm = nn.utils.clip_grad_norm_(script.model.parameters(), 0.1)
@@ -164,14 +172,14 @@ def interrupted(script):
 
 
 scenes = (inputs, penalty, loose, given, several, some, checkpointed, asked, gradient_penalty,
-          clipped, interrupted)
+          steep_penalty, clipped, interrupted)
 facts["apart"] = {scene.__name__: gradients(scene) for scene in scenes}
 facts["apart"]["one pass"] = gradients(passes(1))
 facts["apart"]["three passes"] = gradients(passes(3))
 facts["apart"]["tiny"] = gradients(passes(1, 1e-7))
-loss_scaling._FIRST = 1.0
+FIRST, loss_scaling._FIRST = loss_scaling._FIRST, 1.0
 facts["unscaled tiny"] = gradients(passes(1, 1e-7))
-loss_scaling._FIRST = 2.0**16
+loss_scaling._FIRST = FIRST
 
 script = Script()
 value = script.loss()
@@ -189,7 +197,7 @@ def overflow(make=lambda p: torch.optim.Adam(p, lr=0.01), between=lambda script:
     # A good step, one that overflows, and a good one; what each did to weights and state.
     script = Script(make=make)
     schedule = torch.optim.lr_scheduler.StepLR(script.optimizer, 1, 0.5)
-    moved, steps, scales = [], [], []
+    moved, steps, scales, held = [], [], [], []
     for size in (1.0, HUGE, 1.0):
         before = [p.detach().clone() for p in script.model.parameters()]
         script.optimizer.zero_grad()
@@ -201,11 +209,12 @@ def overflow(make=lambda p: torch.optim.Adam(p, lr=0.01), between=lambda script:
         moved.append(any(not torch.equal(a, b) for a, b in zip(before, after)))
         state = script.optimizer.state[script.model.first.weight]
         steps.append(float(state.get("step", 0)))
-        scales.append(script.scale)
+        scales.append(script.scale / FIRST)
+        held.append(all(gradient is not None for gradient in script.grads))
     finite = all(bool(p.isfinite().all()) for p in script.model.parameters())
     rate = script.optimizer.param_groups[0]["lr"] / script.optimizer.param_groups[0]["initial_lr"]
     left = "found_inf" in vars(script.optimizer)
-    found = [moved, steps, scales, finite, rate, left, script.counted, script.grads[0] is not None]
+    found = [moved, steps, scales, finite, rate, left, script.counted, held]
     script.close()
     return found
 
@@ -243,6 +252,19 @@ for size in (1.0, HUGE, 1.0):
 facts["two optimizers"] = moved
 script.close()
 
+# Gradients that the script asks for and assigns.
+script = Script(make=lambda p: torch.optim.SGD(p, lr=0.1))
+moved = []
+for size in (1.0, HUGE, 1.0):
+    before = script.model.last.bias.detach().clone()
+    weights = list(script.model.parameters())
+    for weight, gradient in zip(weights, torch.autograd.grad(script.loss(size), weights)):
+        weight.grad = gradient
+    script.optimizer.step()
+    moved.append(not torch.equal(before, script.model.last.bias))
+facts["assigned"] = [moved, script.scale / FIRST, script.counted]
+script.close()
+
 loss_scaling._GROWTH_PASSES_COUNT = 3
 script = Script()
 scales = []
@@ -250,12 +272,12 @@ for size in (1, 1, 1, 1, 1, 1, HUGE, 1, 1, 1):
     script.optimizer.zero_grad()
     script.loss(size).backward()
     script.optimizer.step()
-    scales.append(script.scale / 2**16)
+    scales.append(script.scale / FIRST)
 facts["grows"] = scales
 script.applied.switch({})
 script.applied.switch(PLAN)
 script.loss().backward()
-facts["kept while off"] = script.scale / 2**16
+facts["kept while off"] = script.scale / FIRST
 script.close()
 loss_scaling._GROWTH_PASSES_COUNT = 2000
 
@@ -340,7 +362,7 @@ def test_the_model_computes_in_float16_and_everything_else_is_float32(scaled) ->
 
 @pytest.mark.child
 def test_gradients_are_unscaled_wherever_the_script_gets_them(scaled) -> None:
-    wrong = {scene: apart for scene, apart in scaled["apart"].items() if apart > 0.01}
+    wrong = {scene: apart for scene, apart in scaled["apart"].items() if not apart < 0.01}
     assert not wrong
 
 
@@ -352,13 +374,13 @@ def test_gradients_vanish_where_they_are_not_scaled(scaled) -> None:
 @pytest.mark.child
 @pytest.mark.parametrize("way", ["loop", "fused", "clipped by value", "accumulated"])
 def test_a_step_that_overflows_changes_nothing_and_the_scale_is_halved(scaled, way) -> None:
-    moved, steps, scales, finite, rate, left, counted, has_gradients = scaled["overflow"][way]
+    moved, steps, scales, finite, rate, left, counted, held = scaled["overflow"][way]
     assert moved == [True, False, True]
     assert steps == [1, 1, 2]
-    assert scales == [2**16, 2**15, 2**15]
+    assert scales == [1, 0.5, 0.5]
     assert finite
     assert not left
-    assert has_gradients
+    assert held == [True, True, True]
     assert rate == 0.125  # the schedule goes on
     assert counted == [1, 3]
 
@@ -366,6 +388,11 @@ def test_a_step_that_overflows_changes_nothing_and_the_scale_is_halved(scaled, w
 @pytest.mark.child
 def test_an_optimizer_steps_where_another_overflows(scaled) -> None:
     assert scaled["two optimizers"] == [[True, True], [False, True], [True, True]]
+
+
+@pytest.mark.child
+def test_a_step_on_gradients_that_the_script_asked_for_is_left_out_too(scaled) -> None:
+    assert scaled["assigned"] == [[True, False, True], 0.5, [1, 3]]
 
 
 @pytest.mark.child

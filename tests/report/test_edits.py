@@ -601,6 +601,16 @@ def test_only_the_models_call_goes_under_autocast(desk) -> None:
     assert desk.diff == ""
 
 
+def test_float16_is_left_to_the_user_since_losses_have_to_be_scaled(desk) -> None:
+    desk.edit(
+        f"{HEAD}    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}",
+        autocast="float16",
+    )
+    assert desk.diff == ""
+    assert "since gradients have to be unscaled before whatever reads them" in desk.said()
+    assert "scaler.scale(loss).backward()" in desk.said()
+
+
 @pytest.mark.parametrize(
     ("lines", "after"),
     [

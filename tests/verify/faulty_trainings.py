@@ -44,6 +44,7 @@ NARROW_FAULTS = (
     "gradients x 1.03", "steps x 1.005", "decay dropped inside", "every 10th step skipped",
     "momentum lost", "loss / 2", "labels shifted", "layer frozen inside",
 )  # fmt: skip
+HALF_FAULTS = ("steps x 1.005", "loss / 2")
 
 
 # Other draws hide a gradient that is longer by half a percent; nothing else of these.
@@ -203,6 +204,8 @@ def setting(change):
     import torch
     from torch import nn
 
+    from hasten.root_calls import loss_scaling
+
     with ExitStack() as scope:
         torch.set_num_threads(2 if "threads" in change else 1)
         scope.callback(torch.set_num_threads, 1)
@@ -214,6 +217,9 @@ def setting(change):
         if "dropout off inside" in change:
             scope.callback(setattr, nn.functional, "dropout", nn.functional.dropout)
             nn.functional.dropout = lambda x, p=0.5, training=True, inplace=False: x
+        if "scaled too high" in change:
+            scope.callback(setattr, loss_scaling, "_FIRST", loss_scaling._FIRST)
+            loss_scaling._FIRST = 2.0**22
         yield
 
 
@@ -410,6 +416,18 @@ def judge_same_draws(lab):
             precision.same_update(first, seen, floors),
         )
         for name, seen in narrow.items()
+    }
+    halves = {
+        name: lab.record({name}, plan={"autocast": "float16"}, feeds=True)
+        for name in ("", "scaled too high", *HALF_FAULTS)
+    }
+    wider = [lab.floor(2.0**-11)]
+    facts["half"] = {
+        name: told(
+            precision.within_precision(first, seen, wider, epsilon_ratio=2.0**-11),
+            precision.same_update(first, seen, floors),
+        )
+        for name, seen in halves.items()
     }
     return facts
 

@@ -94,6 +94,27 @@ def test_fewer_bits_hide_no_fault(fault, kind, seen) -> None:
     assert False in verdict["passed"], verdict["says"]
 
 
+@pytest.mark.parametrize("kind", faulty_trainings.KINDS)
+def test_float16_passes_with_losses_that_are_scaled(kind, seen) -> None:
+    verdict = seen[kind]["half"][""]
+    assert verdict["passed"] == [True, True], verdict["says"]
+    assert "left out" not in verdict["says"][0]
+
+
+@pytest.mark.parametrize("kind", faulty_trainings.KINDS)
+def test_first_steps_that_overflow_in_float16_are_told_and_left_out(kind, seen) -> None:
+    verdict = seen[kind]["half"]["scaled too high"]
+    assert verdict["passed"] == [True, True], verdict["says"]
+    assert "steps overflowed and were left out" in verdict["says"][0]
+
+
+@pytest.mark.parametrize("kind", faulty_trainings.KINDS)
+@pytest.mark.parametrize("fault", faulty_trainings.HALF_FAULTS)
+def test_float16_hides_no_fault(fault, kind, seen) -> None:
+    verdict = seen[kind]["half"][fault]
+    assert False in verdict["passed"], verdict["says"]
+
+
 def test_other_draws_of_the_model_pass_as_what_they_are(seen) -> None:
     verdict = seen["transformer"]["draws"][""]
     assert verdict["passed"] == [True, True], verdict["says"]

@@ -214,6 +214,26 @@ def test_each_way_of_differing_more_than_fewer_bits_must_is_told(floor, change, 
     assert message in gate.message
 
 
+def overflowed(*steps, count=STEPS):
+    """Return the evidence of fewer bits, with steps that overflowed."""
+    narrow = drawn(3, dropout=0.004)
+    gradients = [
+        np.full_like(one, np.inf) if step in steps else one
+        for step, one in enumerate(narrow.gradients)
+    ]
+    return replace(narrow, gradients=tuple(gradients), overflows=steps, step_count=count)
+
+
+def test_the_first_steps_may_overflow_until_the_scale_has_settled() -> None:
+    plain, floor = drawn(1, dropout=0.0), drawn(2, dropout=0.004)
+    gate = precision.within_precision(plain, overflowed(0, 1, 13), [floor], epsilon_ratio=2.0**-8)
+    assert gate.passed is True, gate.message
+    assert gate.message.endswith("3 of 24 steps overflowed and were left out")
+    gate = precision.within_precision(plain, overflowed(0, 12, 15), [floor], epsilon_ratio=2.0**-8)
+    assert gate.passed is False
+    assert gate.message.startswith("the gradients of step 16 overflowed")
+
+
 def test_a_loss_that_is_no_number_is_not_fewer_bits() -> None:
     narrow = drawn(3, dropout=0.004)
     lost = replace(narrow, losses=(float("nan"), *narrow.losses[1:]))

@@ -46,9 +46,9 @@ class Updates:
             optimizer: that steps.
             given: what the script handed to `step`.
         """
+        replaced, self.replaced = self.replaced, False
         if not self._judges:
             return ()
-        replaced, self.replaced = self.replaced, False
         has_closure = any(callable(one) for one in given)
         answers = [judge(optimizer, has_closure=has_closure) for judge in self._judges]
         useless = next((answer for answer in answers if answer is not None), None)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from hasten.lever import Training
 
 _SCALINGS: WeakKeyDictionary[Any, LossScaling] = WeakKeyDictionary()
-_FIRST, _LEAST = 2.0**16, 2.0**-24
+_FIRST, _LEAST = 2.0**15, 2.0**-24  # with torch's own 2^16, a gradient of one overflows
+_TRIES_COUNT = 8
 _GROWTH, _BACKOFF, _GROWTH_PASSES_COUNT = 2.0, 0.5, 2000
 _SCALED_SEEN_BY = (
     "register_hook", "register_multi_grad_hook", "register_post_accumulate_grad_hook",
@@ -54,7 +55,7 @@ class LossScaling:
         self._growth: Any = None
         self._flags: dict[int, Any] = {}
         self._roots: dict[int, ref[Any]] = {}
-        self._inside = False
+        self._inside = self._asks = False
 
     def attach(self, training: Training) -> list[Callable[[], None]]:
         """Act from the first call for which `admits` is asked; return what ends it."""
@@ -113,18 +114,31 @@ class LossScaling:
         self, original: Any, outputs: Any, inputs: Any, grad_outputs: Any = None,
         *args: Any, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """Answer `torch.autograd.grad`: the script gets unscaled gradients."""
+        """Answer `torch.autograd.grad`: the script gets unscaled gradients.
+
+        Those that are part of a loss must not overflow: where the graph is kept, they are computed
+        again with a smaller scale.
+        """
         roots, given = _listed(outputs, grad_outputs)
         if not self._scales(roots, given):
             return original(outputs, inputs, grad_outputs, *args, **kwargs)
-        scale = self._scale_on(roots[0].device)
-        self._inside = True
-        try:
-            found = original(roots, inputs, _times(scale, roots, given), *args, **kwargs)
-        finally:
-            self._inside = False
-        back = scale.reciprocal()
-        return tuple(None if g is None else g * back.to(g.device, g.dtype) for g in found)
+        asked = {**dict(zip(("retain_graph", "create_graph"), args, strict=False)), **kwargs}
+        is_kept = asked.get("retain_graph") or asked.get("create_graph")
+        self._asks = True
+        for left_count in reversed(range(_TRIES_COUNT if is_kept else 1)):
+            scale = self._scale_on(roots[0].device)
+            self._inside = True
+            try:
+                found = original(roots, inputs, _times(scale, roots, given), *args, **kwargs)
+            finally:
+                self._inside = False
+            back = scale.reciprocal()
+            unscaled = [None if g is None else g * back.to(g.device, g.dtype) for g in found]
+            useless = _useless([g.detach() for g in unscaled if g is not None], scale.device)
+            self._settle(useless, earlier=0, reached=())
+            if not left_count or not bool(useless):
+                break
+        return tuple(unscaled)
 
     def _overflowed(self, optimizer: Any, *, has_closure: bool) -> Any:
         """Return a number that is 1 where a gradient of an optimizer overflowed; None if unknown.
@@ -135,18 +149,28 @@ class LossScaling:
 
         if has_closure and self._roots:
             self._give_up("the script hands a closure to its optimizer, which cannot leave it out")
-        flags: dict[int, Any] = {}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                flag = self._flags.pop(id(parameter), None)
-                if flag is not None and parameter.grad is not None:
-                    flags[id(flag)] = flag
+        flags = self._take_flags(optimizer)
         if not flags:
             return None
-        first, *others = flags.values()
+        first, *others = flags
         for other in others:
             first = torch.maximum(first, other.to(first.device))
         return first
+
+    def _take_flags(self, optimizer: Any) -> list[Any]:
+        """Return what is known of the gradients of an optimizer, and forget it."""
+        flags: dict[int, Any] = {}
+        unknown = []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                flag = self._flags.pop(id(parameter), None)
+                if parameter.grad is not None and flag is not None:
+                    flags[id(flag)] = flag
+                elif parameter.grad is not None and self._asks:
+                    unknown.append(parameter)
+        if unknown:  # the script may have assigned what `torch.autograd.grad` returned
+            flags[0] = _useless(_gradients(unknown), unknown[0].device)
+        return list(flags.values())
 
     # ---- the scale
 
@@ -259,6 +283,13 @@ def _gradients(tensors: Iterable[Any]) -> list[Any]:
             values = gradient._values() if gradient.is_sparse else gradient.detach()
             found[id(gradient)] = torch.view_as_real(values) if values.is_complex() else values
     return list(found.values())
+
+
+def _useless(gradients: Sequence[Any], device: Any) -> Any:
+    """Return a number on a device: 1 where a gradient is not finite."""
+    import torch
+
+    return _multiply(gradients, torch.ones((), device=device))
 
 
 def _multiply(gradients: Sequence[Any], factor: Any) -> Any:

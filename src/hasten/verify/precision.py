@@ -32,6 +32,7 @@ LEAST_COSINE = 0.99
 _LEAST_SHARE = 1 / 16
 _LOST_DISTANCE = 0.5
 _COSINE_FACTOR = 2.0
+_SETTLED_SHARE, _LATE_COUNT = 0.5, 1
 
 
 def within_precision(
@@ -57,6 +58,10 @@ def within_precision(
         return unlike
     if not np.isfinite(candidate.losses).all() and np.isfinite(baseline.losses).all():
         return Gate(name=name, passed=False, message="a loss is not a number")
+    if unsettled := _still_overflows(candidate):
+        return Gate(name=name, passed=False, message=unsettled)
+    gone = candidate.overflows
+    baseline, candidate, *floors = (run.without(gone) for run in (baseline, candidate, *floors))
     least = epsilon_ratio * _LEAST_SHARE
     ratios = part_ratios(
         baseline, candidate, floors, least=least, lost_distance=_LOST_DISTANCE, varies=varies
@@ -76,7 +81,20 @@ def within_precision(
         f"differs as fewer bits must: {figures} times what {changed} does, cosine of the "
         f"gradients {cosine:.4f}"
     )
+    if gone:
+        message += f"; {len(gone)} of {candidate.step_count} steps overflowed and were left out"
     return Gate(name=name, passed=True, message=message, distance_ratio=ratios[worst])
+
+
+def _still_overflows(candidate: RecordedRun) -> str:
+    """Say that steps were left out beyond the first, where the scale of the losses settles.
+
+    One may be: the scale that is just small enough is not the same in each step.
+    """
+    late = [s for s in candidate.overflows if s >= candidate.step_count * _SETTLED_SHARE]
+    if len(late) <= _LATE_COUNT:
+        return ""
+    return f"the gradients of step {late[-1] + 1} overflowed: the scale has not settled"
 
 
 def _askew(

@@ -59,11 +59,12 @@ class Recorder:
         self._step_count = 0
         self._noted_new = False
         self._fed_step_count: int | None = None
+        self._useless_count = 0
         self._found: dict[str, list[Any]] = {
             name: []
             for name in (
                 "batches", "outlines", "losses", "losses_at", "structure", "samples",
-                "fetch_draws", "model_draws",
+                "fetch_draws", "model_draws", "overflows",
             )
         }  # fmt: skip
         self._orders: dict[int, list[str]] = {}
@@ -139,6 +140,9 @@ class Recorder:
         forced = self._take.forced_count
         self._keep_gradients()
         self._moves.end(self._step_count)
+        if self._live.updates.useless_count > self._useless_count:
+            self._useless_count = self._live.updates.useless_count
+            self._found["overflows"].append(self._step_count)
         self._step_count += 1
         self._found["samples"].append(sample_count)
         self._found["losses_at"].append(len(self._found["losses"]))

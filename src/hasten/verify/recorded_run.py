@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from numpy.typing import ArrayLike, NDArray
@@ -42,6 +43,7 @@ class RecordedRun:
         model_draws: the same at the beginning of each backward pass.
         fed_step_count: steps on batches of the script as it is; None where it was not asked.
         gradients_taught: the optimizer got the gradients of the script as it is.
+        overflows: the steps, from 0, that a lever left out since their gradients overflowed.
     """
 
     step_count: int
@@ -62,6 +64,7 @@ class RecordedRun:
     model_draws: tuple[str, ...] = ()
     fed_step_count: int | None = None
     gradients_taught: bool = False
+    overflows: tuple[int, ...] = ()
 
     @property
     def forced_losses_count(self) -> int:
@@ -94,6 +97,14 @@ class RecordedRun:
     def draws_like(self, other: RecordedRun) -> bool:
         """Return whether torch's generator had the states of `other` wherever it was read."""
         return self.fetch_draws == other.fetch_draws and self.model_draws == other.model_draws
+
+    def without(self, steps: Collection[int]) -> RecordedRun:
+        """Return the evidence without the gradients and movements of some steps."""
+        gradients, moves = (
+            tuple(one for step, one in enumerate(part) if step not in steps)
+            for part in (self.gradients, self.moves)
+        )
+        return replace(self, gradients=gradients, moves=moves)
 
     def until(self, step_count: int) -> RecordedRun:
         """Return the evidence of the first steps, without that of later ones."""
@@ -159,4 +170,5 @@ def read_evidence(message: Recorded, folder: Path) -> RecordedRun:
         model_draws=tuple(message.model_draws),
         fed_step_count=message.fed,
         gradients_taught=message.gradients_taught,
+        overflows=tuple(message.overflows),
     )

@@ -112,7 +112,7 @@ class Teaching:
                     if gradient.shape != parameter.grad.shape:
                         raise RuntimeError(_OTHER_MODEL)
                     parameter.grad.detach().copy_(gradient)
-            self.gradients_taught = True
+            self.gradients_taught = self._live.updates.replaced = True
 
 
 def _is_odd(gradient: Any) -> bool:

@@ -38,6 +38,10 @@ def autocast(job: Job) -> None:
     """Put each call of the model that a backward pass follows under autocast."""
     survey = job.survey()
     flow = Flow(survey)
+    if job.setting == "float16":
+        where = survey.places(backwards(survey))
+        job.paste("gradients have to be unscaled before whatever reads them", at=where)
+        return
     if own := survey.called(*_OWN):
         job.note(
             f"nothing is written, since the script has an autocast of its own at "

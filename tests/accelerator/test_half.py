@@ -1,0 +1,65 @@
+"""float16 with scaled losses on an accelerator: the script's numbers, checkpoints and waits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = str(Path(__file__).with_name("half_training.py"))
+DEVICE = str(torch.accelerator.current_accelerator())
+
+
+def ran(folder, *program):
+    """Run the script in a folder of its own; return what it told, saved, and what we said."""
+    folder.mkdir()
+    env = {**os.environ, "LAGGARD_KERNEL_US": "100"}
+    done = subprocess.run(
+        [sys.executable, *program], cwd=folder, capture_output=True, text=True, check=False,
+        env=env,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    saved = torch.load(folder / "saved.pt", map_location="cpu", weights_only=True)
+    return (*json.loads(done.stdout.splitlines()[-1]), saved, done.stderr)
+
+
+@pytest.fixture
+def both(tmp_path):
+    """Run the script as it is, and under the lever."""
+
+    def run(*args):
+        plain = ran(tmp_path / "plain", SCRIPT, DEVICE, *args)
+        lever = ("-m", "hasten", "run", "--set", "autocast=float16")
+        return plain, ran(tmp_path / "half", *lever, SCRIPT, DEVICE, *args)
+
+    return run
+
+
+def test_a_run_prints_unscaled_numbers_and_saves_what_plain_python_would(both) -> None:
+    (losses, norms, _, saved, _), (seen, seen_norms, _, seen_saved, said) = both("1")
+    assert seen == pytest.approx(losses, rel=1e-2)
+    assert seen != losses
+    assert seen_norms == pytest.approx(norms, rel=2e-2)
+    assert said == ""
+    assert seen_saved["model"].keys() == saved["model"].keys()
+    assert {value.dtype for value in seen_saved["model"].values()} == {torch.float32}
+    groups = [one["optimizer"]["param_groups"] for one in (saved, seen_saved)]
+    assert groups[0] == groups[1]
+
+
+def test_a_step_that_overflows_is_left_out_and_told_at_the_end(both) -> None:
+    _, (seen, _, _, saved, said) = both("1e30")
+    assert max(seen[3:]) < seen[0]
+    assert all(bool(value.isfinite().all()) for value in saved["model"].values())
+    assert said.splitlines() == [
+        "hasten: 1 of 12 steps of the optimizer changed nothing, since gradients overflowed in "
+        "float16"
+    ]
+
+
+def test_the_host_does_not_wait_where_the_optimizer_can_look_at_the_answer(both) -> None:
+    (_, _, plain, _, _), (_, _, half, _, _) = both("1", "fused")
+    assert half <= plain + 2
