@@ -60,6 +60,8 @@ undo = engine.add(cache.offer)
 loader = DataLoader(Large(2000), batch_size=10, shuffle=True)
 used, use = [], Memo._use
 Memo._use = lambda self, build, make: used.append(1) or use(self, build, make)
+lend = Memo.lend
+Memo.lend = lambda self, names: (lent := lend(self, names)) and used.extend(names) or lent
 begun = iter(loader)
 next(begun)
 used.clear()

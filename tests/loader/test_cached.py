@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data._utils import collate
 
 from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
@@ -129,6 +130,65 @@ def test_what_the_loop_writes_into_a_sample_is_not_kept() -> None:
             sample.zero_()
 
 
+def test_what_the_loop_writes_into_a_batch_is_not_kept() -> None:
+    dataset = whole(lambda self, index: {"x": np.full(50, index), "y": [torch.full((2, 3), index)]})
+    source = Cache(BUDGET).offer(DataLoader(dataset, batch_size=4))
+    for _ in range(4):
+        batch = source.fetch([5, 6, 5])
+        for tensor in (batch["x"], batch["y"][0]):
+            assert tensor.reshape(3, -1)[:, 0].tolist() == [5, 6, 5]
+            tensor.zero_()
+        batch["y"].clear()
+
+
+def test_kept_samples_are_collated_without_being_copied_first(monkeypatch) -> None:
+    dataset = whole(lambda self, index: (torch.arange(6.0).view(2, 3).t() * index, index))
+    loader = DataLoader(dataset, batch_size=4)
+    source = Cache(BUDGET).offer(loader)
+    for _ in range(2):
+        source.fetch(range(4))
+    monkeypatch.setattr(memo.Memo, "fetch", None)
+    assert difference(source.fetch(range(4)), Stock(loader).fetch(range(4))) == ""
+
+
+def test_samples_are_copied_for_a_collation_that_was_taught_to_pass_them_on(monkeypatch) -> None:
+    taught = {torch.Tensor: lambda batch, *, collate_fn_map=None: batch}
+    monkeypatch.setattr(collate, "default_collate_fn_map", taught)
+    source = Cache(BUDGET).offer(DataLoader(whole(lambda self, index: torch.full((9,), index))))
+    for _ in range(3):
+        (sample,) = source.fetch([7])
+        assert sample.eq(7).all()
+        sample.zero_()
+
+
+def test_a_kept_sample_is_made_again_now_and_then(monkeypatch) -> None:
+    monkeypatch.setattr(memo, "_SPOT_EVERY", 10)
+    hidden = itertools.repeat(1)
+
+    def make(self, index):
+        return torch.full((50,), next(self.hidden) + index)
+
+    dataset = whole(make, hidden=property(lambda self: hidden))
+    source = Cache(BUDGET).offer(DataLoader(dataset, batch_size=4))
+    for _ in range(2):
+        source.fetch([0, 1, 2, 3])
+    hidden = itertools.repeat(2)
+    for _ in range(3):
+        batch = source.fetch([0, 1, 2, 3])
+    assert source._memo.off == "a sample differs from what it was"
+    assert 5 in batch
+
+
+def test_a_change_of_the_dataset_is_seen_where_all_samples_are_kept() -> None:
+    dataset = whole(lambda self, index: torch.full((50,), index * self.scale), scale=1)
+    dataset.scale = 2
+    source = Cache(BUDGET).offer(DataLoader(dataset, batch_size=4))
+    for _ in range(3):
+        source.fetch([1, 2])
+    dataset.scale = 3
+    assert source.fetch([1, 2])[:, 0].tolist() == [3, 6]
+
+
 @pytest.mark.parametrize("draw", [
     lambda: torch.rand(()).item(), random.random, lambda: float(np.random.rand()),
 ])  # fmt: skip
@@ -231,8 +291,15 @@ def test_samples_that_hold_a_stranger_are_made_anew() -> None:
 
 def test_samples_as_cheap_as_their_copy_are_not_kept(monkeypatch) -> None:
     monkeypatch.setattr(memo, "_OVERHEAD_NS", 10**9)
-    _, why = passes(whole(lambda self, index: index))
+    _, why = passes(whole(lambda self, index: index), collate_fn=list)
     assert why == "a sample is made as fast as it is copied"
+
+
+def test_samples_that_cost_more_than_to_be_lent_are_kept(monkeypatch) -> None:
+    monkeypatch.setattr(memo, "_OVERHEAD_NS", 10**9)
+    monkeypatch.setattr(memo, "_LENT_NS", 0)
+    cache, source = passes(whole(lambda self, index: torch.full((50,), index)))
+    assert kept(cache, source) == 24
 
 
 def helper():
@@ -995,6 +1062,8 @@ undos = [engine.add(cache.offer), engine.want(2)]
 facts["same"] = passes() == plain
 used, use = [], memo.Memo._use
 memo.Memo._use = lambda self, build, make: used.append(1) or use(self, build, make)
+lend = memo.Memo.lend
+memo.Memo.lend = lambda self, names: (lent := lend(self, names)) and used.extend(names) or lent
 passes()
 facts["entries"] = cache.counts()["entries"]
 facts["used"] = len(used)

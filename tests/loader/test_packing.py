@@ -4,8 +4,9 @@ import hypothesis.extra.numpy as arrays
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
+from torch.utils.data import default_collate
 
 from hasten.loader.batch_equality import difference
 from hasten.loader.cache.packing import Packed, Unpackable, pack, unpack
@@ -30,7 +31,7 @@ def again(value, note=None):
 
 def made_twice(value):
     """Return what a maker makes, the second time."""
-    make = Packed(bytearray(b"".join(pack(value)))).maker()
+    make = Packed(bytearray(b"".join(pack(value)))).lend()[1]
     make()
     return make()
 
@@ -84,8 +85,34 @@ def test_a_maker_makes_the_same_each_time(value) -> None:
     assert difference(made_twice(value), value) == ""
 
 
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+@settings(deadline=None, max_examples=200)
+@given(SAMPLES)
+def test_what_is_lent_is_collated_as_the_sample_is(value) -> None:
+    lent, _ = Packed(bytearray(b"".join(pack(value)))).lend()
+    assume(lent is not None)
+    assert difference(lent, value) == ""
+    try:
+        theirs = default_collate([value, value])
+    except (TypeError, ValueError, RuntimeError):
+        reject()  # not collated in any way
+    for _ in range(2):
+        ours = default_collate([lent, lent])
+        assert difference(ours, theirs) == ""
+        wiped(ours)
+
+
+def wiped(batch) -> None:
+    """Write zeros into a batch, as a loop may do."""
+    if isinstance(batch, torch.Tensor):
+        batch.zero_()
+    elif isinstance(batch, (list, dict)):
+        for part in batch.values() if isinstance(batch, dict) else batch:
+            wiped(part)
+
+
 def test_what_a_maker_made_may_be_written_to() -> None:
-    make = Packed(bytearray(b"".join(pack({"x": [torch.arange(6.0).view(2, 3).t(), 1]})))).maker()
+    make = Packed(bytearray(b"".join(pack({"x": [torch.arange(6.0).view(2, 3).t(), 1]})))).lend()[1]
     first = make()
     first["x"][0].zero_()
     first["x"].append(2)

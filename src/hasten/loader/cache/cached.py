@@ -15,6 +15,7 @@ from hasten.loader.cache.purity import PurityAnalysis
 from hasten.loader.cache.recipes import WholeSample, recipe_of
 from hasten.loader.cache.store import Store
 from hasten.loader.dataset_snapshot import DatasetSnapshot
+from hasten.loader.sources.gather import why_not_collated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,13 +158,19 @@ class CachedSource:
         if pictures is not None and memo.why_not:
             self._recipe, self._memo = pictures, pictures.memo
         self.pure = self._recipe.is_known_pure and self.collate_fn is default_collate
+        # Torch's own collation copies each sample, and writes to none.
+        self._copying = default_collate if not why_not_collated(loader) else None
         self.for_workers = False
 
     def fetch(self, indices: Sequence[int]) -> Any:
         """Return the batch of `indices`."""
         self._turn()
-        self._memo.begin_batch(len(indices))
         self._recipe.begin_batch(for_workers=self.for_workers)
+        if self._lends:
+            lent = self._recipe.lend([self._resolve(index) for index in indices])
+            if lent is not None:
+                return self.collate_fn(lent)
+        self._memo.begin_batch(len(indices), lends=self._lends)
         samples = []
         for index in indices:
             samples.append(self._recipe.fetch(self._resolve(index)))
@@ -195,17 +202,22 @@ class CachedSource:
 
     def _warm(self, indices: Sequence[int]) -> int:
         warmed_count = 0
-        self._memo.begin_batch(len(indices))
+        self._memo.begin_batch(len(indices), lends=self._lends)
         self._recipe.begin_batch()
         with contextlib.suppress(Exception):  # the script will meet it in due course
             for index in indices:
-                if self._memo.is_done:
+                if self._memo.off or self._memo.is_full:
                     break
                 self._recipe.fetch_kept(self._resolve(index))
                 self._turn()
                 warmed_count += 1
         self._memo.end_batch()  # it checks whether one of them has drawn
         return warmed_count
+
+    @property
+    def _lends(self) -> bool:
+        """Whether the collation copies samples, so that they need no copy before."""
+        return self.collate_fn is self._copying and self._recipe is not self._pictures
 
     def _turn(self) -> None:
         """Keep pictures instead of samples from now on, if samples are not kept."""

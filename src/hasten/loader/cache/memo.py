@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from functools import partial
+from statistics import median
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from hasten.loader.cache.purity import PurityAnalysis
 from hasten.loader.fingerprint import DEEP, fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hasten.loader.cache.store import Store
 
@@ -26,6 +28,7 @@ _MOST_FILES = 32
 _JUDGED_COUNT = 64
 _LEAST_KEPT_RATIO = 0.1
 _OVERHEAD_NS = 30_000
+_LENT_NS = 5_000
 _LOOK_SHARE_RATIO = 0.1
 _MOST_READY_COUNT = 1 << 16
 _DREW_COUNT = 2
@@ -49,6 +52,7 @@ class Memo:
         salt: as given.
         made_of: the roots.
         off: why nothing is kept any more; empty where something is.
+        is_full: nothing more fits.
     """
 
     def __init__(self, store: Store, salt: bytes, roots: tuple[Any, ...], off: str = "") -> None:
@@ -60,9 +64,9 @@ class Memo:
         self._pending: list[tuple[bytes, list[Any], bool]] = []
         self._before: Any = None
         self._use_count = 0
-        self._is_full = False
-        # What this process has found in the store; its workers get on without.
-        self._ready: dict[bytes, tuple[Any, Callable[[], Any]]] = {}
+        self.is_full = False
+        # Stamps, what is lent and what makes a copy, as found in the store; workers get on without.
+        self._ready: dict[bytes, tuple[Any, Any, Callable[[], Any]]] = {}
         self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -80,18 +84,18 @@ class Memo:
         return self._admission.mostly_draws
 
     @property
-    def is_done(self) -> bool:
-        """Whether nothing more will be kept."""
-        return bool(self.off) or self._is_full
-
-    @property
     def kept_share(self) -> float:
         """The share of the values made here that were kept; 1 before any was."""
         return self._admission.kept_share
 
-    def begin_batch(self, count: int) -> None:
-        """Check that the roots are unchanged before `count` values are fetched."""
-        self._admission.batch_count = count
+    def begin_batch(self, count: int, *, lends: bool = False) -> None:
+        """Check that the roots are unchanged before `count` values are fetched.
+
+        Args:
+            count: values of the batch.
+            lends: later ones like it are lent.
+        """
+        self._admission.batch_count, self._admission.lends = count, lends
         self._pending = []  # an item of the last batch may have raised
         if self.made_of.has_roots and not self.off and self.made_of.changed():
             self.give_up("the dataset changes while it is read")
@@ -118,7 +122,7 @@ class Memo:
         ready = self._ready.get(name)
         if ready is not None and file_access.unchanged(ready[0]):
             file_access.read(ready[0])
-            return self._use(ready[1], make)
+            return self._use(ready[2], make)
         key = self.salt + name
         found = self.store.get(key)
         if found is not None:
@@ -126,9 +130,32 @@ class Memo:
             if file_access.unchanged(packed.note):
                 file_access.read(packed.note)
                 return self._use(self._keep_ready(name, packed), make)
-        if self._is_full:
+        if self.is_full:
             return make()
         return self._make(key, make, path, replace=found is not None)
+
+    def lend(self, names: Sequence[bytes]) -> list[Any] | None:
+        """Return the values of a batch in the memory that keeps them: only read them.
+
+        None where one of them is to be made, looked up or compared: begin and fetch them.
+        """
+        use_count = self._use_count + len(names)
+        is_compared = use_count // _SPOT_EVERY > self._use_count // _SPOT_EVERY
+        if self.off or is_compared or self.made_of.changed(brief=True):
+            return None
+        try:
+            found = [self._ready[name] for name in names]
+        except KeyError:
+            return None
+        lent = [value for _, value, _ in found]
+        if any(value is None for value in lent):
+            return None
+        for stamps in filter(None, [stamps for stamps, _, _ in found]):
+            if not file_access.unchanged(stamps):
+                return None
+            file_access.read(stamps)
+        self._use_count = use_count
+        return lent
 
     def has(self, name: bytes) -> bool:
         """Return whether the value of `name` is kept."""
@@ -143,8 +170,8 @@ class Memo:
         """Return what makes the value of `name`, and keep it for the next time."""
         if len(self._ready) >= _MOST_READY_COUNT or os.getpid() != self._pid:
             return packed.build
-        made = packed.maker()
-        self._ready[name] = packed.note, made
+        lent, made = packed.lend()
+        self._ready[name] = packed.note, lent, made
         return made
 
     def _use(self, build: Callable[[], Any], make: Callable[[], Any]) -> Any:
@@ -175,7 +202,7 @@ class Memo:
             needed_bytes = max(
                 sum(memoryview(part).nbytes for part in parts) for _, parts, _ in entries
             )
-            self._is_full = not self.store.has_room(needed_bytes)
+            self.is_full = not self.store.has_room(needed_bytes)
 
 
 class RootWatch:
@@ -189,7 +216,7 @@ class RootWatch:
 
     Attributes:
         has_roots: whether there are any.
-        look_ns: nanoseconds that the last look at them took.
+        look_ns: nanoseconds that the quickest look at them took.
     """
 
     def __init__(self, roots: tuple[Any, ...]) -> None:
@@ -198,7 +225,7 @@ class RootWatch:
         self._roots = tuple(map(_held, roots))
         self._code = PurityAnalysis(*roots)
         self._private: random_states.Private | None = None
-        self._seen: Any = None
+        self._seen: dict[bool, Any] = {}
 
     @property
     def roots(self) -> tuple[Any, ...]:
@@ -220,17 +247,26 @@ class RootWatch:
         """Whether their code opens pictures with Pillow, as far as it is seen."""
         return self._code.opens_pictures
 
-    def changed(self) -> bool:
-        """Return whether they look different from the first call, so that values may differ too."""
+    def changed(self, *, brief: bool = False) -> bool:
+        """Return whether they look different from the first call, so that values may differ too.
+
+        Args:
+            brief: look at long containers and arrays only from outside, as no value is made.
+        """
         if not self.has_roots:
             return False
+        if not self._seen:
+            self._seen = {each: self._look(brief=each) for each in (True, False)}
+        return bool(self._look(brief=brief) != self._seen[brief])
+
+    def _look(self, *, brief: bool) -> list[Any]:
         began_ns = time.perf_counter_ns()
-        outside = [fingerprint(value, 1, deepest=DEEP) for value in self._code.outside()]
-        now = [*(fingerprint(root, deepest=DEEP) for root in self.roots), *outside]
-        self.look_ns = time.perf_counter_ns() - began_ns
-        if self._seen is None:
-            self._seen = now
-        return bool(now != self._seen)
+        look = partial(fingerprint, brief=brief, deepest=DEEP)
+        found = [*map(look, self.roots), *(look(value, 1) for value in self._code.outside())]
+        if not brief:
+            took_ns = time.perf_counter_ns() - began_ns
+            self.look_ns = min(took_ns, self.look_ns or took_ns)
+        return found
 
     def states(self) -> Any:
         """Return the states of all generators that they can draw from."""
@@ -258,15 +294,18 @@ class Admission:
 
     Attributes:
         batch_count: values of a batch.
+        lends: kept values are lent, which takes less time than to copy them.
         why_over: why nothing is to be kept any more; empty where something is.
     """
 
     def __init__(self, made_of: RootWatch) -> None:
         self.batch_count = 1
+        self.lends = False
         self.why_over = ""
         self._made_of = made_of
         self._try_count = self._keep_count = self._drew_count = 0
-        self._live_ns = self._copy_ns = 0
+        self._live_ns: list[int] = []
+        self._copy_ns: list[int] = []
         self._watches_each = False
 
     @property
@@ -380,17 +419,19 @@ class Admission:
         joined = bytearray(b"".join(parts))
         began_ns = time.perf_counter_ns()
         copy = packing.unpack(joined)
-        self._copy_ns += time.perf_counter_ns() - began_ns + _OVERHEAD_NS
-        self._live_ns += live_ns
+        copy_ns = time.perf_counter_ns() - began_ns + _OVERHEAD_NS
+        self._copy_ns.append(min(copy_ns, _LENT_NS) if self.lends else copy_ns)
+        self._live_ns.append(live_ns)
         if found := difference(copy, value, "sample"):
             self.why_over = f"a copy of a sample differs ({found})"
         elif self._keep_count == _DOUBLE_COUNT - 1:
             self._compare_costs()
 
     def _compare_costs(self) -> None:
-        if self._live_ns < 1.25 * self._copy_ns:
+        live_ns = median(self._live_ns)  # other processes may have run in between
+        if live_ns < 1.25 * median(self._copy_ns):
             self.why_over = "a sample is made as fast as it is copied"
-        batch_ns = self.batch_count * self._live_ns / _DOUBLE_COUNT
+        batch_ns = self.batch_count * live_ns
         if self._made_of.look_ns > _LOOK_SHARE_RATIO * batch_ns:
             self.why_over = "to see whether the dataset changed takes as long as its samples"
 

@@ -6,7 +6,6 @@ import marshal
 import struct
 import sys
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -74,12 +73,17 @@ class Packed:
         """Return a new value."""
         return _Builder(self._view, self._at).build(self._skeleton)
 
-    def maker(self) -> Callable[[], Any]:
-        """Return what makes new values, each in less time than `build`."""
+    def lend(self) -> tuple[Any, Callable[[], Any]]:
+        """Return a value whose arrays are the packed bytes: only read it, as a collation does.
+
+        With it comes what makes new values. Where nothing can be lent, the value is None.
+        """
+        builder = _Builder(self._view, self._at, lends=True)
         try:
-            return _Makers(self._view, self._at).of(self._skeleton)
-        except _NoMaker:
-            return self.build
+            lent = builder.build(self._skeleton)
+        except _NotLent:
+            return None, self.build
+        return lent, self.build if builder.has_arrays else partial(copied, lent)
 
 
 def unpack(view: Any) -> Any:
@@ -213,11 +217,22 @@ def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Builder:
-    """Makes the parts of a value in the order in which they were packed."""
+    """Makes the parts of a value in the order in which they were packed.
 
-    def __init__(self, packed: Any, at: int) -> None:
+    Args:
+        packed: the bytes.
+        at: where those of the first part begin.
+        lends: its arrays and tensors are views of the bytes.
+
+    Attributes:
+        has_arrays: the value holds some of NumPy's.
+    """
+
+    def __init__(self, packed: Any, at: int, *, lends: bool = False) -> None:
+        self.has_arrays = False
         self._packed = packed
         self._at = at
+        self._lends = lends
 
     def build(self, skeleton: tuple[Any, ...]) -> Any:
         kind, *rest = skeleton
@@ -243,20 +258,25 @@ class _Builder:
         import torch
 
         dtype = getattr(torch, name)
-        value = torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
         start = self._next(length)
-        if length:
-            raw = torch.frombuffer(self._packed, dtype=torch.uint8, count=length, offset=start)
-            permuted = value.permute(order)
-            permuted.copy_(raw.view(dtype).view(permuted.shape))
-        return value
+        if not length:
+            return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
+        raw = torch.frombuffer(self._packed, dtype=torch.uint8, count=length, offset=start)
+        packed = raw.view(dtype).view([shape[axis] for axis in order]).permute(_inverse(order))
+        if not self._lends:
+            return torch.empty_strided(shape, stride, dtype=dtype, device="cpu").copy_(packed)
+        if not packed.stride() == packed.clone().stride() == stride:  # gaps; an axis of one
+            raise _NotLent
+        return packed
 
     def _array(self, dtype: str, shape: Any, order: Any, flags: Any, length: int) -> Any:
         numpy: Any = sys.modules["numpy"]
         start = self._next(length)
-        flat = numpy.empty(prod(shape), dtype)
+        self.has_arrays = True
+        flat = numpy.empty(0, dtype)
         if length:
-            flat[...] = numpy.frombuffer(self._packed[start : start + length], dtype)
+            packed = numpy.frombuffer(self._packed[start : start + length], dtype)
+            flat = packed if self._lends else packed.copy()
         value = flat.reshape(shape).transpose(_inverse(order))
         writeable, strides = flags
         if value.strides != strides:  # `x[None]` has an axis of one element and a stride of 0
@@ -265,9 +285,12 @@ class _Builder:
         return value
 
     def _scalar(self, dtype: str, raw: bytes) -> Any:
+        self.has_arrays = True
         return sys.modules["numpy"].frombuffer(raw, dtype)[0]
 
     def _image(self, mode: str, size: Any, info: Any, length: int) -> Any:
+        if self._lends:
+            raise _NotLent
         start = self._next(length)
         module = sys.modules["PIL.Image"]
         image = module.frombytes(mode, size, self._packed[start : start + length])
@@ -275,64 +298,17 @@ class _Builder:
         return image
 
 
-class _NoMaker(Exception):
-    """A part of a value has no faster way to be made again."""
+class _NotLent(Exception):
+    """A part of a value is not in the packed bytes as it would be in memory of its own."""
 
 
-class _Makers:
-    """Makes what `_Builder` makes, from views of the packed bytes that are made once."""
-
-    def __init__(self, packed: Any, at: int) -> None:
-        self._packed = packed
-        self._at = at
-
-    def of(self, skeleton: tuple[Any, ...]) -> Callable[[], Any]:
-        """Return what makes new values of a skeleton.
-
-        Raises:
-            _NoMaker: there is nothing faster than building it.
-        """
-        kind, *rest = skeleton
-        if kind == "plain":
-            return partial(_itself, rest[0])
-        if kind in ("tuple", "list"):
-            return partial(
-                _tuple if kind == "tuple" else _list, [self.of(part) for part in rest[0]]
-            )
-        if kind == "dict":
-            return partial(_dict, rest[0], [self.of(part) for part in rest[1]])
-        if kind == "tensor":
-            return self._tensor(*rest)
-        raise _NoMaker
-
-    def _tensor(
-        self, name: str, shape: Any, stride: Any, order: Any, length: int
-    ) -> Callable[[], Any]:
-        import torch
-
-        start = self._at + -self._at % _ALIGN_BYTES
-        self._at = start + length
-        if not length:
-            raise _NoMaker
-        raw = torch.frombuffer(self._packed, dtype=torch.uint8, count=length, offset=start)
-        permuted = raw.view(getattr(torch, name)).view([shape[axis] for axis in order])
-        kept = permuted.permute(_inverse(order))
-        if kept.clone().stride() != stride:  # an axis of one may have any
-            raise _NoMaker
-        return kept.clone
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-def _list(makers: list[Callable[[], Any]]) -> list[Any]:
-    return [make() for make in makers]
-
-
-def _tuple(makers: list[Callable[[], Any]]) -> tuple[Any, ...]:
-    return tuple([make() for make in makers])
-
-
-def _dict(keys: list[Any], makers: list[Callable[[], Any]]) -> dict[Any, Any]:
-    return {key: make() for key, make in zip(keys, makers, strict=True)}
+def copied(value: Any) -> Any:
+    """Return a copy of a lent value that holds nothing but tensors and plain values."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict:
+        return {key: copied(part) for key, part in value.items()}
+    if kind in (list, tuple):
+        return kind(map(copied, value))
+    return value.clone()

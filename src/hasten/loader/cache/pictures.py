@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from hasten.loader.cache.memo import Memo
 
@@ -66,6 +66,10 @@ class Pictures:
     def has(self, index: Any) -> bool:
         """Return that something is left to do, whatever the index."""
         return False
+
+    def lend(self, indices: Sequence[Any]) -> list[Any] | None:
+        """Return that no batch can be had without its items' work, whatever the indices."""
+        return None
 
     def fetch(self, index: Any) -> Any:
         """Return the sample of an index."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.loader.cache import packing, prefix
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypeAlias
 
     from hasten.loader.cache.memo import Memo
@@ -64,6 +65,12 @@ class WholeSample:
         return self._memo.fetch(b"%d " % index + self._around, lambda: dataset[index])
 
     fetch_kept = fetch
+
+    def lend(self, indices: Sequence[Any]) -> list[Any] | None:
+        """Return the samples of a batch in the memory that keeps them; None where one is not."""
+        if set(map(type, indices)) != {int}:
+            return None
+        return self._memo.lend([b"%d " % index + self._around for index in indices])
 
 
 class Folder:
@@ -132,6 +139,14 @@ class Folder:
         if dataset.target_transform is not None:
             target = dataset.target_transform(target)
         return sample, target
+
+    def lend(self, indices: Sequence[Any]) -> list[Any] | None:
+        """Return the samples of a batch in the memory that keeps them; None where one is not."""
+        if self._rest or self._dataset.target_transform is not None:
+            return None
+        chosen = [self._dataset.samples[index] for index in indices]
+        lent = self._memo.lend([self._name + os.fsencode(path) for path, _ in chosen])
+        return lent and [(one, target) for one, (_, target) in zip(lent, chosen, strict=True)]
 
     def fetch_kept(self, index: Any) -> Any:
         """Return the part of a sample that is kept."""
