@@ -1,6 +1,6 @@
 """Plant faults in the source one by one, and see whether the tests notice.
 
-`make mutants` runs the faults in `faults.toml`, two hours for all; `ARGUMENTS="NAME..."` some of
+`make mutants` runs the faults in `faults.toml`, an hour for all; `ARGUMENTS="NAME..."` some of
 them, by a part of their name. With `--every FILE TEST...` every place of a file is changed in turn,
 to find what to add to the list: comparisons, constants, operators, conditions and calls.
 

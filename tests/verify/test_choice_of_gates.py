@@ -47,12 +47,15 @@ def made(rounding=0.0, *, in_moves=None, seed=0, rate=0.1, **details) -> Recorde
 
 
 class Runs:
-    """A recorder whose runs are made; those of the script are equal unless it varies."""
+    """A recorder whose runs are made; those of the script are equal unless it varies.
+
+    `own` returns what is special about a run of the script, by what was asked and its number.
+    """
 
     teacher, teaching_run, health, launch_count = "folder", None, (), 0
 
-    def __init__(self, candidates, *, variation=0.0) -> None:
-        self.candidates, self.variation = candidates, variation
+    def __init__(self, candidates, *, variation=0.0, own=lambda take, number: {}) -> None:
+        self.candidates, self.variation, self.own = candidates, variation, own
         self.asked = []
         self.forgotten_count = 0
 
@@ -70,7 +73,11 @@ class Runs:
         seed = 1000 * (take.reseed or 0) + take.perturb_seed + 7 * bool(take.perturb_ratio)
         if self.variation:
             seed += 100 * self.launch_count
-        found = made(max(take.perturb_ratio, self.variation), seed=seed)
+        found = made(
+            max(take.perturb_ratio, self.variation),
+            seed=seed,
+            **self.own(take, self.launch_count),
+        )
         if self.teaching_run is None:
             self.teaching_run = found
         return found
@@ -145,12 +152,23 @@ def test_where_the_structure_differs_nothing_is_compared_step_by_step() -> None:
     assert len([take for _, take in runs.asked if take.perturb_ratio]) == 1, "what ran beside it"
 
 
-def test_losses_that_one_changed_bit_does_not_add_are_the_plans_work() -> None:
-    more = made(ONE_BIT, seed=5, losses=(1.0,) * (STEPS + 1), losses_at=(*range(1, STEPS), 13))
-    proof, verdicts, runs = judge(ROUNDING, more)
-    assert not proof.holds
-    assert verdicts == {"G0 repeatable": True, "G1 structure": False}
-    assert len([take for _, take in runs.asked if take.perturb_ratio]) == 3
+ONE_LOSS_MORE = {
+    "losses": (*made().losses, 0.1),
+    "losses_at": (*range(1, STEPS), STEPS + 1),
+    "structure": ("SGD",) * (STEPS + 1),
+}
+
+
+@pytest.mark.parametrize(("seed", "floor_count"), [(1, 1), (3, 3), (None, 3)])
+def test_one_loss_more_is_the_plans_work_if_no_changed_bit_adds_one(seed, floor_count) -> None:
+    def own(take, number):
+        return ONE_LOSS_MORE if take.perturb_ratio and take.perturb_seed == seed else {}
+
+    proof, verdicts, runs = judge(ROUNDING, made(ONE_BIT, seed=5, **ONE_LOSS_MORE), own=own)
+    assert verdicts["G1 structure"] is (None if seed else False)
+    assert ("G3 rounding" in verdicts) == bool(seed)
+    assert proof.holds == bool(seed)
+    assert len([take for _, take in runs.asked if take.perturb_ratio]) == floor_count
 
 
 def test_a_plan_under_which_the_script_fails_keeps_no_structure() -> None:
@@ -182,6 +200,52 @@ def test_redrawn_batches_are_judged_by_their_law_and_the_update_on_the_scripts_o
     assert [take.feeds for plan, take in runs.asked if plan == REDRAWN] == [True]
     proof, verdicts, _ = judge(REDRAWN, made(rate=0.11, **REDREW))
     assert verdicts["G3 rounding"] is False
+
+
+@pytest.mark.parametrize("parted", [False, True])
+def test_other_batches_in_each_launch_are_judged_by_their_law_if_the_script_keeps_it(
+    parted,
+) -> None:
+    def own(take, number):
+        kind = "float32" if number % 2 or not parted else "int64"
+        return {
+            "batches": tuple(f"{number} {i}" for i in range(STEPS)),
+            "outlines": (((kind, 0.0, 1.0),),) * STEPS,
+        }
+
+    candidate = made(1e-6, seed=5, **own(None, 99))
+    proof, verdicts, runs = judge(ROUNDING, candidate, variation=1e-6, own=own)
+    assert proof.effect is Effect.ROUNDING
+    assert ("G1 law of the draws" in verdicts) is not parted
+    assert verdicts["G0 repeatable"] is None
+    assert verdicts["G1 structure"] is True
+    assert runs.asked[-1][1].feeds
+
+
+@pytest.mark.parametrize(
+    ("plan", "change"),
+    [
+        (ROUNDING, {}),
+        (FEWER_BITS, {}),
+        (REDRAWN, {}),
+        (REDRAWN, {"model_draws": ("other",) * STEPS}),
+    ],
+)
+@pytest.mark.parametrize(("loss_ratio", "passed"), [(1.0005, True), (1.2, False)])
+def test_runs_that_part_at_once_are_judged_by_their_losses(
+    plan, change, loss_ratio, passed
+) -> None:
+    late = {"losses_at": (2, *range(2, STEPS + 1))}
+
+    def own(take, number):
+        return late if take.perturb_ratio or take.reseed else {}
+
+    losses = tuple(np.multiply(made().losses, loss_ratio).tolist())
+    candidate = made(ONE_BIT, seed=5, **change, **late, losses=losses)
+    _, verdicts, runs = judge(plan, candidate, own=own)
+    assert verdicts["G3 spread"] is passed
+    assert not {"G3 update", "G3 rounding", "G3 draws"} & set(verdicts)
+    assert any(take.reseed for _, take in runs.asked) == bool(change)
 
 
 def test_redrawn_batches_without_the_scripts_own_to_train_on_leave_the_gate_open() -> None:
@@ -234,3 +298,39 @@ def test_each_run_is_recorded_once() -> None:
         counts.append(prover.launch_count)
     assert counts == [2, 5, 5, 9]
     assert runs.forgotten_count == 1, "the first two runs have kept no batches"
+
+
+def test_a_plan_that_claims_equal_bits_needs_one_run_where_those_of_the_script_are_there() -> None:
+    runs = Runs({EXACT: made(), ROUNDING: made(2 * ONE_BIT, seed=5)})
+    prover = Prover(runs, step_s=0.1, parameter_count=1000)
+    prover.prove(ROUNDING)
+    before_count = runs.launch_count
+    assert [gate.name for gate in prover.prove(EXACT).gates][-1] == "equal bits"
+    assert runs.launch_count == before_count + 1
+
+
+@pytest.mark.parametrize(("rate", "passed"), [(0.1, True), (0.11, False)])
+def test_the_other_levers_of_a_plan_that_redraws_are_judged_without_these(rate, passed) -> None:
+    plan = REDRAWN.with_lever("fused_optimizer", True)
+    rest = made(2 * ONE_BIT, seed=6, rate=rate)
+    proof, verdicts, runs = judge(
+        plan,
+        made(2 * ONE_BIT, seed=5, model_draws=("other",) * STEPS),
+        others={ROUNDING: rest}.items(),
+    )
+    assert proof.effect is Effect.DISTRIBUTION
+    assert verdicts["G3 rounding"] is passed
+    assert ROUNDING in [plan for plan, _ in runs.asked]
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_fewer_bits_are_judged_without_the_levers_that_redraw_where_these_do(drawn) -> None:
+    plan = REDRAWN.with_lever("fp32_precision", "tf32")
+    draws = {"model_draws": ("other",) * STEPS} if drawn else {}
+    narrow = made(2.0**-11, in_moves=ONE_BIT, seed=5)
+    _, verdicts, runs = judge(
+        plan, replace(narrow, **draws), others={FEWER_BITS: narrow, REDRAWN: made(**draws)}.items()
+    )
+    assert verdicts["G4 precision"] is True
+    alone = [take for asked, take in runs.asked if asked == FEWER_BITS]
+    assert [take.feeds for take in alone] == ([True] if drawn else [])

@@ -167,8 +167,9 @@ class Prover:
             shown = [Gate(name="G3 draws", passed=None, message=message)]
         else:
             own, other = alike(first, candidate)
-            if own.model_draws[: len(own.losses)] == other.model_draws[: len(own.losses)]:
-                return self._rounding(own, other)
+            count = len(own.losses) or None  # all draws, where the runs part at once
+            if own.model_draws[:count] == other.model_draws[:count]:
+                return self._rounding(first, candidate)
             own, other, *others = alike(own, other, *self._runs.other_draws())
             if not own.step_count:
                 return [gates.by_spread(first, candidate, self._runs.other_draws())]
