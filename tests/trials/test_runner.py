@@ -11,6 +11,7 @@ from hasten.lever import discover
 from hasten.protocol import Turn
 from hasten.records import Entry, Phase, Plan, Scope, Workload
 from hasten.testing import FakeScript, fed, steady
+from hasten.trials import runner as runner_module
 from hasten.trials.blocks import settle_count
 from hasten.trials.process import Isolation
 from hasten.trials.runner import TrialRunner
@@ -47,6 +48,27 @@ def raced(script, *, knows_queue=True, pair_count=24):
         pairs = pairs_of.pairs(Plan(), FAST, coins)
         assert script.launch_count == 1
     return signed_rank_interval([pair.log_ratio for pair in pairs])
+
+
+@pytest.mark.parametrize(("pause_s", "watched_count"), [(0.0, 40), (30.0, 20)])
+def test_what_lies_between_steps_is_part_of_the_time_to_watch_them(
+    monkeypatch, pause_s, watched_count
+) -> None:
+    script = computing()
+    with runner(script) as runs:
+        runs.steps(Plan(), 4)
+        trial, now_s = runs.children.trial(Plan()), [0.0]
+        answered = trial.turns
+
+        def paused(turns, **details):
+            now_s[0] += pause_s * 40 * SLOW_S / 20
+            return answered(turns, **details)
+
+        monkeypatch.setattr(trial, "turns", paused)
+        monkeypatch.setattr(runner_module.time, "monotonic", lambda: now_s[0])
+        steps, _ = runs.steps(Plan(), 40)
+        assert len(steps) == watched_count
+        assert runs.children.trial(Plan()) is trial
 
 
 @pytest.mark.parametrize("fetch_s", [0.012, 0.030, 0.060, 0.200])
@@ -359,7 +381,7 @@ def test_workers_are_raced_in_whole_passes_where_these_are_short() -> None:
         assert own.pace.shape(Plan(), Plan().with_lever("loader_workers", 1)).block_count == 2
 
 
-@pytest.mark.parametrize(("count", "seen_count", "launch_count"), [(120, 60, 1), (300, 80, 2)])
+@pytest.mark.parametrize(("count", "seen_count", "launch_count"), [(120, 60, 1), (300, 70, 1), (500, 80, 2)])
 def test_what_was_watched_of_a_short_life_is_not_watched_again(
     count, seen_count, launch_count
 ) -> None:

@@ -7,7 +7,7 @@ and pairs that its part cannot do without.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from hasten.errors import UsageError
@@ -66,17 +66,32 @@ def _count(seconds: float, step_s: float) -> int:
     return int(seconds / max(1e-6, step_s))
 
 
-def too_short(budget_s: float, needed_s: float) -> UsageError:
+def too_short(budget_s: float, needed_s: float, *, least_s: float | None = None) -> UsageError:
     """Return the error for a budget that is too short for an answer.
+
+    Args:
+        budget_s: of the user.
+        needed_s: that is enough.
+        least_s: that may be enough if later steps are much quicker than the first one, which is all
+            that `needed_s` knows; None where it knows more.
 
     >>> too_short(10.0, 231.0).remedy
     'Give it --budget 240s or longer.'
+    >>> too_short(10.0, 620.0, least_s=81.0).remedy
+    'Give it --budget 620s or longer; 90s may do if later steps are quicker than the first.'
     """
+    less = ""
+    if least_s is not None and _tens(least_s) < _tens(needed_s):
+        less = f"; {_tens(least_s)}s may do if later steps are quicker than the first"
     return UsageError(
         f"A budget of {duration(budget_s)} holds no answer for this script: a proved and confirmed "
         f"one needs about {duration(needed_s)}.",
-        remedy=f"Give it --budget {10 * ceil(needed_s / 10)}s or longer.",
+        remedy=f"Give it --budget {_tens(needed_s)}s or longer{less}.",
     )
+
+
+def _tens(seconds: float) -> int:
+    return 10 * ceil(seconds / 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +184,12 @@ def refuse_too_short(
     """
     if spent_s + costs.launch_s + NOISE_LEAST_S < budget_s:
         return
-    race_s = costs.noise_s  # a launch and pairs, too
-    watch_s = 0.0 if is_watched else costs.observe_s + LOOK_S
-    before_s = spent_s + watch_s + costs.noise_s + race_s
-    raise too_short(budget_s, _ROUGHLY_RATIO * (before_s + costs.answer_s))
+
+    def needed_s(costs: Costs) -> float:
+        watch_s = 0.0 if is_watched else costs.observe_s + LOOK_S
+        race_s = costs.noise_s  # a launch and pairs, too
+        return _ROUGHLY_RATIO * (spent_s + watch_s + costs.noise_s + race_s + costs.answer_s)
+
+    # Where only the first step is known, which is often the slowest: as if others took no time.
+    least_s = None if is_watched else needed_s(replace(costs, step_s=0.0, pair_s=0.0))
+    raise too_short(budget_s, needed_s(costs), least_s=least_s)

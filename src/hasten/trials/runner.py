@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from hasten.trials.process import Isolation
 
 _T = TypeVar("_T")
+_PARTS_COUNT, _WATCH_LEAST_COUNT, _WATCH_RATIO = 4, 8, 2.0
 
 
 class TrialRunner:
@@ -114,7 +116,7 @@ class TrialRunner:
             _, before = trial.turns([Turn(0, 0, 1, True)], timeout_s=self._patience_s)
             self.statistics.faulted(plan, trial, before["faults_count"], step_count=1)
             steps, after = _watched(trial, room, self.pace)
-            if len(steps) < room:
+            if len(steps) < room and self.pace.life_count is not None:
                 self.children.clear()
             self.statistics.faulted(plan, trial, after["faults_count"], step_count=len(steps))
             spent = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
@@ -239,17 +241,34 @@ class TrialRunner:
             raise
 
 
+def _parts(count: int) -> list[int]:
+    """Return a number of steps in up to four parts.
+
+    >>> _parts(10), _parts(2)
+    ([3, 3, 2, 2], [1, 1])
+    """
+    whole, rest = divmod(count, _PARTS_COUNT)
+    return [whole + (index < rest) for index in range(min(count, _PARTS_COUNT))]
+
+
 def _watched(
     trial: TrialProcess, count: int, pace: ScriptPace
 ) -> tuple[list[Step], Mapping[str, float]]:
-    """Run steps in two halves: the first is kept where the script ends in the second."""
-    halves = [count] if pace.life_count is not None else [count - count // 2, count // 2]
+    """Run steps in parts: those before the one in which the script ends are kept.
+
+    What lies between steps, such as an evaluation, takes time, too: where the steps have taken
+    twice as long as their own times let expect, there are fewer of them.
+    """
+    end_s = time.monotonic() + _WATCH_RATIO * count * pace.step_s
+    parts = [count] if pace.life_count is not None else _parts(count)
     watched: list[Step] = []
     after: Mapping[str, float] = {}
-    for half in filter(None, halves):
+    for part in parts:
+        if len(watched) >= _WATCH_LEAST_COUNT and time.monotonic() > end_s:
+            break
         try:
-            turns = [Turn(0, 0, half, True)]
-            (steps,), after = trial.turns(turns, timeout_s=pace.timeout_s(half))
+            turns = [Turn(0, 0, part, True)]
+            (steps,), after = trial.turns(turns, timeout_s=pace.timeout_s(part))
         except TooFewSteps as ended:
             if len(watched) < 2:
                 raise
