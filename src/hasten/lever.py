@@ -263,6 +263,8 @@ class Lever(Generic[S]):
         start_ratio: how long it compiles, as a multiple of the script's own start: the estimate
             for its first trial.
         cures: findings whose share of a step it may take away.
+        enables: whether the script may not train here without a setting. A proof then compares with
+            the script under it.
         shares_cpus: whether the gain of a setting depends on how many CPUs other processes leave to
             the script, so that it may win beside them and lose without them.
         eases_contention: whether a setting that shares CPUs is raced beside other processes all
@@ -302,6 +304,7 @@ class Lever(Generic[S]):
     patience_s: float = 0.0
     start_ratio: float = 0.0
     cures: frozenset[str] = frozenset()
+    enables: Callable[[S], bool] = lambda setting: False
     shares_cpus: Callable[[S], bool] = lambda setting: False
     eases_contention: Callable[[S], bool] = lambda setting: False
     steadies: bool = False
@@ -421,6 +424,15 @@ def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
     """
     check_names(name for name, _ in plan.settings)
     return tuple((load(name), setting) for name, setting in plan.settings)
+
+
+def enabling(plan: Plan) -> Plan:
+    """Return the levers of a plan without which the script may not train here at all.
+
+    Raises:
+        PlanError: the plan names a lever that is not installed here.
+    """
+    return plan.only(frozenset(it.name for it, setting in lookup(plan) if it.enables(setting)))
 
 
 def sharing_cpus(plan: Plan) -> Plan:

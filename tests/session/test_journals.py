@@ -37,6 +37,15 @@ def opened(work, entry, *argv, **options):
     return open_journal(workload, Options(**options), LAPTOP, torch="2.9.0")
 
 
+def test_races_in_another_environment_are_not_taken_over(work, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    opened(work, Entry.SCRIPT, "train.py").append(FAILED)
+    monkeypatch.setenv("COLUMNS", "81")
+    assert opened(work, Entry.SCRIPT, "train.py").resumed_count == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert opened(work, Entry.SCRIPT, "train.py").resumed_count == 0
+
+
 @pytest.mark.parametrize(
     ("entry", "argv", "changed"),
     [

@@ -381,7 +381,9 @@ def test_workers_are_raced_in_whole_passes_where_these_are_short() -> None:
         assert own.pace.shape(Plan(), Plan().with_lever("loader_workers", 1)).block_count == 2
 
 
-@pytest.mark.parametrize(("count", "seen_count", "launch_count"), [(120, 60, 1), (300, 70, 1), (500, 80, 2)])
+@pytest.mark.parametrize(
+    ("count", "seen_count", "launch_count"), [(120, 60, 1), (300, 70, 1), (500, 80, 2)]
+)
 def test_what_was_watched_of_a_short_life_is_not_watched_again(
     count, seen_count, launch_count
 ) -> None:

@@ -12,6 +12,7 @@ from hasten import levers
 from hasten.errors import ScriptFailed, Unprovable
 from hasten.records import Effect, Entry, Plan, Workload
 from hasten.session import recordings
+from hasten.session.options import Options
 from hasten.session.recordings import open_prover
 from hasten.trials.compiled_code import CompiledCode
 from hasten.trials.process import Isolation, best_isolation
@@ -227,6 +228,19 @@ def warm(planted, warm_python):
     return str(python)
 
 
+FOR_A_GPU = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(100):
+    loss = model(torch.randn(64, 32).cuda()).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
 def opened_prover(folder, python=None):
     """Open a prover; runs of a `python` that has started before have no isolation."""
     workload = Workload(
@@ -238,6 +252,26 @@ def opened_prover(folder, python=None):
         workload, isolation=isolation, step_s=0.01, start_s=5.0, patience_s=120.0,
         parameter_count=3000, code=CompiledCode(),
     )  # fmt: skip
+
+
+def test_a_script_for_a_device_that_is_not_here_is_compared_with_itself_on_the_cpu(tmp_path):
+    (tmp_path / "train.py").write_text(FOR_A_GPU)
+    workload = Workload(
+        entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=sys.executable
+    )
+    on_cpu = Plan().with_lever("device_placement", "cpu")
+    options = Options(applied=on_cpu.with_lever("intra_op_threads", 1))
+    assert options.reference == on_cpu
+    fused = Plan().with_lever("fused_optimizer", True)
+    judged = options.judged(fused)
+    assert judged == fused.with_lever("intra_op_threads", 1)
+    with open_prover(
+        workload, isolation=best_isolation(), step_s=0.01, start_s=5.0, patience_s=120.0,
+        parameter_count=3000, code=CompiledCode(), reference=options.reference,
+    ) as prover:  # fmt: skip
+        proof = prover.prove(judged)
+    assert (proof.holds, proof.effect) == (True, Effect.ROUNDING)
+    assert prover.envelope is not None
 
 
 @pytest.fixture(scope="module")

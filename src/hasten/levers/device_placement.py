@@ -428,6 +428,7 @@ LEVER = Lever(
     settle_count=4,
     cures=frozenset({"accelerator-unused"}),
     option="device",
+    enables=lambda name: name == "cpu",  # it may ask for a GPU
     apply=apply,
     run_only="every place where the script meets a weight or an output has to be found",
 )

@@ -61,6 +61,10 @@ class Plan:
         """Return this plan with `lever` left as the script has it."""
         return Plan(tuple((name, s) for name, s in self.settings if name != lever))
 
+    def merged(self, other: Plan) -> Plan:
+        """Return this plan with the settings of another, which come first."""
+        return Plan(tuple(sorted({**dict(self.settings), **dict(other.settings)}.items())))
+
     def only(self, levers: frozenset[str]) -> Plan:
         """Return the part of this plan that concerns `levers`."""
         return Plan(tuple((name, s) for name, s in self.settings if name in levers))

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _PRODUCT = Path(__file__).parents[1]
 # A larger file is data rather than text: its size and modification time identify it.
 _TEXT_BYTES = 2**20
+# Variables by which users tune a run themselves.
+_TUNES = re.compile("(OMP|GOMP|KMP|MKL|OPENBLAS|MALLOC|LD|TORCH|PYTORCH|CUDA)_")
 
 
 def open_journal(
@@ -63,6 +65,8 @@ def open_journal(
 
 def _fingerprint(workload: Workload, options: Options, machine: Machine) -> dict[str, object]:
     """Return what the races of a journal depend on."""
+    from hasten.report.document import utf8
+
     return {
         "product": _hash_of(_PRODUCT.rglob("*.py")),
         "script": _texts(workload),
@@ -74,6 +78,7 @@ def _fingerprint(workload: Workload, options: Options, machine: Machine) -> dict
             [str(options.numerics), *sorted(options.assumed)],
         ],
         "applied": str(options.applied),
+        "environment": {name: utf8(os.environ[name]) for name in filter(_TUNES.match, os.environ)},
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
-from hasten.lever import lookup
+from hasten.lever import enabling, lookup
 from hasten.records import Effect, Plan
 
 if TYPE_CHECKING:
@@ -50,11 +50,19 @@ class Options:
         """Seconds that are planned for at first."""
         return min(self.budget_s, self.first_s)
 
+    @property
+    def reference(self) -> Plan:
+        """What of it the script may need to train here at all: a proof compares with that."""
+        return enabling(self.applied)
+
     def with_applied(self, plan: Plan) -> Plan:
         """Return a plan with what the user set by hand."""
-        for name, setting in self.applied.settings:
-            plan = plan.with_lever(name, setting)
-        return plan
+        return plan.merged(self.applied)
+
+    def judged(self, plan: Plan) -> Plan:
+        """Return what a proof of a plan is about: what it adds to the reference."""
+        whole = self.with_applied(plan)
+        return whole.only(whole.differing(self.reference))
 
     def unrepaid(self, plan: Plan) -> Plan:
         """Return the levers of a plan that first compile, where nobody said how long it trains.

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import TRIAL_FAILURES, DeviceFull, Unprovable
+from hasten.records import Plan
 from hasten.trials.deadline import NEVER
 from hasten.trials.isolation.scratch import make_folder
 from hasten.trials.recording import Running, recorded
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hasten.protocol import RecordingSpec
-    from hasten.records import Plan, Workload
+    from hasten.records import Workload
     from hasten.trials.compiled_code import CompiledCode
     from hasten.trials.deadline import Deadline
     from hasten.trials.process import Isolation
@@ -41,11 +42,13 @@ class Recordings:
         at_once_count: runs that memory has room for.
         assumed: what the user granted, by name.
         deadline: when no run is waited for any more.
+        reference: levers under which all runs are; plans are given without them.
     """
 
     def __init__(
         self, workload: Workload, *, isolation: Isolation, folder: Path, patience_s: float,
         code: CompiledCode, at_once_count: int, assumed: frozenset[str], deadline: Deadline,
+        reference: Plan,
     ) -> None:  # fmt: skip
         self.teacher = str(folder)
         self.teaching_run: RecordedRun | None = None
@@ -59,6 +62,7 @@ class Recordings:
         self._at_once_count = at_once_count
         self._assumed = assumed
         self._deadline = deadline
+        self._reference = reference
         self._teaching = Lock()
 
     def record(self, asked: Sequence[tuple[Plan, RecordingSpec]]) -> list[RecordedRun]:
@@ -104,9 +108,9 @@ class Recordings:
         self.launch_count += 1
         try:
             with recorded(
-                self._workload, plan, take, isolation=self._isolation, code=self._code,
-                assumed=self._assumed, deadline=self._deadline,
-                patience_s=self._patience_s, running=running,
+                self._workload, plan.merged(self._reference), take,
+                isolation=self._isolation, code=self._code, assumed=self._assumed,
+                deadline=self._deadline, patience_s=self._patience_s, running=running,
             ) as (answer, folder):  # fmt: skip
                 evidence = read_evidence(answer, folder)
                 if take.teacher is None and not plan.settings:
@@ -134,6 +138,7 @@ def open_prover(
     workload: Workload, *, isolation: Isolation, step_s: float, start_s: float,
     patience_s: float, parameter_count: int, code: CompiledCode, at_once_count: int = 2,
     assumed: frozenset[str] = frozenset(), deadline: Deadline = NEVER,
+    reference: Plan | None = None,
 ) -> Iterator[Prover]:  # fmt: skip
     """Open a prover of plans for a script; afterwards, remove what its runs left.
 
@@ -148,6 +153,7 @@ def open_prover(
         at_once_count: runs that memory has room for.
         assumed: what the user granted, by name.
         deadline: when no run is waited for any more.
+        reference: levers under which the script is recorded as it is; plans are judged beside it.
     """
     folder = make_folder()
     # Two runs share the cores, and every step is hashed: be generous.
@@ -156,6 +162,7 @@ def open_prover(
         runs = Recordings(
             workload, isolation=isolation, folder=folder, patience_s=run_s, code=code,
             at_once_count=at_once_count, assumed=assumed, deadline=deadline,
+            reference=reference or Plan(),
         )  # fmt: skip
         yield Prover(runs, step_s=step_s, parameter_count=parameter_count)
     finally:

@@ -145,7 +145,7 @@ class Settlement:
 
     def unproved(self, plan: Plan) -> Proof:
         """Return the proof of a plan that was not judged: the effect that its levers declare."""
-        return Proof(effect=declared_effect(self._options.with_applied(plan)))
+        return Proof(effect=declared_effect(self._options.judged(plan)))
 
     def _answer(self, plan: Plan, proof: Proof) -> Answer:
         return Answer(plan=plan, proof=proof, baseline=self._watched.baseline)
@@ -170,7 +170,7 @@ class Settlement:
 
     def _prove(self, plan: Plan) -> tuple[Plan, Proof]:
         """Return the part of a plan that passes the gates, and its proof."""
-        if not self._options.with_applied(plan).settings:
+        if not self._options.judged(plan).settings:
             return plan, Proof(effect=Effect.EXACT)
         from hasten.trials.process import best_isolation
 
@@ -186,11 +186,12 @@ class Settlement:
             at_once_count=1 if self._runner.pace.single_process else 2,
             assumed=self._options.assumed,
             deadline=self._deadline,
+            reference=self._options.reference,
         ) as prover:
             judge = Judge(
                 partial(self._ask, prover),
                 self._is_in_time,
-                has_applied=bool(self._options.applied.settings),
+                has_applied=bool(self._options.judged(Plan()).settings),
             )
             try:
                 proof = judge.judge(plan)
@@ -202,7 +203,7 @@ class Settlement:
         return judge.plan, proof
 
     def _ask(self, prover: Prover, plan: Plan) -> Proof:
-        judged = self._options.with_applied(plan)
+        judged = self._options.judged(plan)
         self._view.stage("proof", f"does the script learn the same under {judged}?")
         proof = prover.prove(judged)
         self.envelope = prover.envelope
