@@ -481,7 +481,10 @@ def test_a_job_that_a_real_run_submits_does_not_get_its_plan() -> None:
 
 def test_levers_come_in_where_torch_was_imported_before_the_script_began(tmp_path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import torch")
-    training = TRAINING.replace("torch.set_num_threads(1)", "")
-    code = f"{training.replace('print', 'str')}print(torch.get_num_threads())"
-    done = python(code, Plan().with_lever("intra_op_threads", 1), path=str(tmp_path))
-    assert (done.stdout, done.stderr) == ("1\n", "")
+    code = (
+        "from torch.utils.data import DataLoader; print(DataLoader.__iter__.__code__.co_filename)"
+    )
+    plan = Plan().with_lever("loader_workers", 2)
+    there, plain = (python(code, one, path=str(tmp_path)).stdout for one in (plan, None))
+    assert there.startswith(str(SRC / "hasten"))
+    assert not plain.startswith(str(SRC / "hasten"))
