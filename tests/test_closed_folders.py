@@ -1,5 +1,6 @@
 """A folder that may not be entered is a sentence, wherever its name is given."""
 
+import io
 import os
 from pathlib import Path
 
@@ -47,10 +48,10 @@ def test_a_file_in_it_cannot_be_written(closed):
 
 
 def test_a_plan_in_it_is_none_of_ours(closed, monkeypatch):
-    def refuse(*words):
+    def refuse(*words, **options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(io, "open", refuse)
     with pytest.raises(UsageError, match="is not a plan of hasten"):
         plan_file.guard_plan(closed / "hasten.toml")
 

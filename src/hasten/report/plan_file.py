@@ -117,10 +117,10 @@ def guard_plan(path: Path) -> None:
     Raises:
         UsageError: the file is something else, or a plan written by hand.
     """
-    if not os.path.exists(path):
-        return
     try:
-        content = _parsed(path) if path.is_file() else {}
+        content = _parsed(path) if path.is_file() or not os.path.exists(path) else {}
+    except FileNotFoundError:
+        return
     except (OSError, ValueError, RecursionError):
         content = {}
     if not {"schema", "plan"} <= content.keys():

@@ -62,7 +62,7 @@ class EarlyAnswers:
         return found
 
     def _find(self, iterator: Any, number: int) -> Any:
-        known = iterator._task_info[number]
+        known = iterator._task_info.get(number, ())  # another thread may just have got it
         if len(known) == 2:  # its worker, and what came before its turn
             return known[1]
         answers = (each for each in self._held if not isinstance(each, Exception))
