@@ -48,7 +48,7 @@ def opened(tmp_path, monkeypatch):
         monkeypatch.setattr(recordings, "read_evidence", lambda answer, folder: folder.name)
         return recordings.Recordings(
             None, isolation=Isolation.NONE, folder=tmp_path / "taught", patience_s=1.0, code=None,
-            at_once_count=2, assumed=frozenset(), deadline=NEVER,
+            at_once_count=2, assumed=frozenset(), deadline=NEVER, reference=Plan(),
         )  # fmt: skip
 
     return open_with

@@ -310,8 +310,15 @@ def test_other_processes_of_the_user_are_not_signalled(drive, level, user) -> No
             stranger.kill()
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["one-group", "sessions"])
-@pytest.mark.parametrize("killed", [False, True], ids=["ended", "guard-killed"])
+@pytest.mark.parametrize(
+    ("killed", "apart"),
+    [
+        pytest.param(False, False, id="ended-one-group"),
+        pytest.param(False, True, id="ended-sessions", marks=pytest.mark.slow),
+        pytest.param(True, False, id="guard-killed-one-group"),
+        pytest.param(True, True, id="guard-killed-sessions"),  # of all four the hardest
+    ],
+)
 def test_a_fork_storm_is_over_when_the_trial_is(drive, trials, apart, killed) -> None:
     token = trials.unique()
     driver = drive(f"APART = {apart}\n{STORM}", "stay" if killed else "end", token)
