@@ -59,7 +59,7 @@ def played(ranks):
 
 
 @pytest.mark.parametrize("name", SHARED)
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_several_processes_train_as_one_does(name, ranks) -> None:
     seen = played(ranks)[0][name]
     assert seen["excused"] == ("Linear has hooks" if name == "hooked_in_between" else "")

@@ -365,7 +365,13 @@ def test_a_plan_that_claims_the_same_bits_needs_one_run_beside_the_script(warm, 
         assert prover.prove(Plan().with_lever("channels_last", True)).holds
 
 
-@pytest.fixture(scope="module", params=[VARYING, PLAYED], ids=["samples", "played"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(VARYING, id="samples"),
+        pytest.param(PLAYED, id="played", marks=pytest.mark.slow),
+    ],
+)
 def prove_varying(request, planted, tmp_path_factory, warm):
     """Prove plans for a script of which no two launches agree."""
     folder = tmp_path_factory.mktemp("varying")
