@@ -272,7 +272,8 @@ class LoaderEngine:
 
     def advance(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Return the next batch of the script's `iterator`."""
-        self.next_batches.asked(iterator)
+        if self._after:
+            self.next_batches.asked(iterator)
         if "_next_data" in iterator.__dict__ and not _profiled():
             batch = iterator._next_data()  # torch would open a profiler record for nobody
             iterator._num_yielded += 1

@@ -140,8 +140,8 @@ class Recorder:
         forced = self._take.forced_count
         self._keep_gradients()
         self._moves.end(self._step_count)
-        if self._live.updates.useless_count > self._useless_count:
-            self._useless_count = self._live.updates.useless_count
+        if (count := self._live.updates.useless_count) > self._useless_count:
+            self._useless_count = count
             self._found["overflows"].append(self._step_count)
         self._step_count += 1
         self._found["samples"].append(sample_count)

@@ -72,7 +72,7 @@ class WorkerProcesses:
             _index_sampler=self._feed,
             **waiting.start_method,
         )
-        self._early = EarlyAnswers(self._torchs)
+        self._early: EarlyAnswers | None = None
         self._received_count = 0
         self._waiting = waiting
 
@@ -98,6 +98,8 @@ class WorkerProcesses:
 
     def has_answer(self) -> bool:
         """Return whether `next_answer` would return one without waiting."""
+        if self._early is None:  # whoever does not look ahead reads torch's queue as it is
+            self._early = EarlyAnswers(self._torchs)
         return isinstance(self._early.peek(), (tuple, list))  # torch's pinning makes lists
 
     def next_answer(self, *, checked: bool) -> tuple[int, Any, TaskReport]:
