@@ -1,10 +1,11 @@
 # Two verbs do everything on a fresh clone: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
-JOBS ?= 2
+JOBS ?= 4
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LAGGARD := $(CURDIR)/tests/accelerator/laggard
+# Four at a time also on two cores: half of the time tests wait for processes that they started.
 TESTS := $(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test slow system check docs format mutants clean \
