@@ -18,7 +18,7 @@ from hasten import protocol
 from hasten.lever import discover, lookup
 from hasten.protocol import Mode, Order
 from hasten.records import Plan, Scope
-from hasten.trials import stack_dump, tracebacks
+from hasten.trials import own_port, stack_dump, tracebacks
 from hasten.trials.after_import import after_import
 
 if TYPE_CHECKING:
@@ -191,6 +191,7 @@ def prepare(text: str) -> None:
         _redirect(scratch)
     if order.mode is not Mode.RUN:
         _pin(order.seed)  # two trials compute the same
+        after_import("torch", own_port.replace_ports)
         _refuse_questions()
     attach = {Mode.RUN: _run, Mode.TRIAL: _trial, Mode.VERIFY: _verify}
     after_import("torch", lambda: attach[order.mode](order))
@@ -403,6 +404,7 @@ def _verify(order: Order) -> None:
     """Attach to a verification: the first steps are recorded, then the process ends."""
     from hasten.instrument import Watch
     from hasten.instrument.training_health import TrainingHealthMonitor
+    from hasten.rank import own_rank
     from hasten.trials.channel import Channel
     from hasten.verify.record import Recorder
 
@@ -411,7 +413,9 @@ def _verify(order: Order) -> None:
 
     def done(found: dict[str, Any]) -> None:
         if os.getpid() == own_pid:  # not in a fork that runs the exit routines
-            _talk(channel, protocol.Recorded(**found, health=health.message))
+            rank = own_rank()
+            said = found | {"rank": rank.number, "rank_count": rank.local_count}
+            _talk(channel, protocol.Recorded(**said, health=health.message))
 
     watch = Watch(measuring=True)
     watch.live.at_once = True

@@ -4,7 +4,7 @@ HastenError
 +-- UsageError
 |   +-- PlanError
 +-- ScriptFailed
-|   +-- DeviceFull
+|   +-- NoRoom
 |   +-- NeverTrains
 |   +-- TooFewSteps
 +-- IsolationFailed
@@ -66,8 +66,8 @@ class ScriptFailed(HastenError):
     exit_code = 3
 
 
-class DeviceFull(ScriptFailed):
-    """An accelerator had no memory left for the script, or was taken by another process."""
+class NoRoom(ScriptFailed):
+    """What the script needs, another process has: memory of an accelerator, or a port."""
 
 
 class NeverTrains(ScriptFailed):

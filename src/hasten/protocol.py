@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hasten.records import Setting, Traits
 from hasten.records.codec import revive
 
-VERSION = 8
+VERSION = 9
 """Incremented with every change of a message, so that releases cannot misread each other."""
 
 
@@ -204,10 +204,14 @@ class FirstStep:
     Attributes:
         step_ns: nanoseconds of the first step.
         at_s: when it ended, by `time.monotonic`, less the seconds spent waiting for `Go`.
+        rank: of this process among those that train together.
+        rank_count: these processes on this machine; each of them says this.
     """
 
     step_ns: int
     at_s: float
+    rank: int = 0
+    rank_count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +281,8 @@ class Recorded:
 
     Attributes:
         health: the losses, weight movements and updates, for the loss envelope.
+        rank: as in `FirstStep`; each rank writes its tensors into a folder of its own.
+        rank_count: as in `FirstStep`.
     """
 
     steps: int
@@ -297,6 +303,8 @@ class Recorded:
     gradients_taught: bool
     overflows: list[int] = field(default_factory=list)
     health: Mapping[str, Any] = field(default_factory=dict)
+    rank: int = 0
+    rank_count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hasten.errors import DeviceFull, ScriptFailed
+from hasten.errors import NoRoom, ScriptFailed
 from hasten.loader.device.device import Accelerator
 from hasten.records import Entry, Plan, Workload
 from hasten.session.observe import observe
@@ -158,7 +158,7 @@ def test_a_model_that_is_moved_by_both_trials_is_raced_alone(shared, monkeypatch
 @pytest.mark.slow
 def test_what_does_not_fit_alone_is_a_failure_and_others_go_on_in_twos(shared) -> None:
     with opened("1200", "3700", "100000") as runner:
-        with pytest.raises(DeviceFull, match="ran out of the accelerator's memory"):
+        with pytest.raises(NoRoom, match="ran out of the accelerator's memory"):
             runner.prepare(Plan(), MORE)
         assert not runner.pace.single_process
         assert len(runner.pairs(Plan(), Plan(), [True])) == 1

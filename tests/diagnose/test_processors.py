@@ -73,7 +73,7 @@ while True:
 def told(machine_of):
     """Return what one symptom says of a made case with four cores."""
 
-    def tell(name, *, threads=4, budget=None, **found):
+    def tell(name, *, threads=4, budget=None, local_rank_count=None, **found):
         facts = machine_of(4)
         facts = replace(facts, budget=replace(facts.budget, limited_by="cores", slurm_count=None))
         if budget:
@@ -83,7 +83,7 @@ def told(machine_of):
         case = Case(
             machine=facts,
             profile=PROFILE,
-            traits=Traits(thread_count=threads),
+            traits=Traits(thread_count=threads, local_rank_count=local_rank_count or 1),
             found=found,
             steps=steps,
         )
@@ -102,7 +102,7 @@ def waiting(wait_s, *, own=4.0, busy=4.0, ranks=None, held_s=None):
         "processors__own_run_s": 2.0 * wall_s,
         "processors__own_wait_s": (own - 2.0) * wall_s,
         "processors__busy_s": busy * wall_s,
-        "processors__local_ranks_count": ranks,
+        "local_rank_count": ranks,
         "processors__throttled_s": held_s and [held_s] * STEPS_COUNT,
     }
     return {key: value for key, value in found.items() if value is not None}
@@ -368,11 +368,11 @@ def test_what_slurm_gives_a_task_is_not_divided_by_ranks(told) -> None:
 def test_one_thread_a_rank_is_found_where_more_are_faster(told) -> None:
     one = {
         "threads": 1,
-        "processors__local_ranks_count": 2,
+        "local_rank_count": 2,
         "processors__omp_num_threads": "1",
     }
     assert told("ranks-one-thread", **one, **faster(1.6, 2)).share.mid_ratio > 0.3
     assert told("ranks-one-thread", **one) is None
     assert told("ranks-one-thread", **one, **faster(1.0, 2)) is None
-    alone = {**one, "processors__local_ranks_count": 1}
+    alone = {**one, "local_rank_count": 1}
     assert told("ranks-one-thread", **alone, **faster(1.6, 2)) is None

@@ -18,6 +18,7 @@ from hasten.instrument import loss_guard  # noqa: E402
 from hasten.instrument.live import LiveTraining  # noqa: E402
 from hasten.instrument.loss_guard import STEP_COUNT, Guard, astray_said, judge, slow_said, stuck  # noqa: E402
 from hasten.instrument.training_health import WINDOW_COUNT, TrainingHealthMonitor  # noqa: E402
+from hasten.rank import Rank  # noqa: E402
 from hasten.records import LossEnvelope  # noqa: E402
 from hasten.verify.loss_envelope import envelope_of  # noqa: E402
 
@@ -186,6 +187,12 @@ def test_names_the_step_at_which_a_loss_is_no_number() -> None:
     )
     assert step == 12
     assert "nan" in wrong
+
+
+def test_the_losses_of_other_ranks_than_the_first_are_not_known(monkeypatch) -> None:
+    known = envelope(record(supervised, 1000))
+    monkeypatch.setattr(loss_guard, "own_rank", lambda: Rank(1, 2, 2))
+    assert said(supervised, 1, known, lr=2.0) is None
 
 
 def test_speaks_of_weights_that_do_not_move() -> None:

@@ -50,6 +50,13 @@ def test_float16_is_not_offered_where_no_step_can_be_left_out(optimizer, why) ->
     assert LEVER.settings(context(optimizer=optimizer)) == ("bfloat16",)
 
 
+def test_float16_is_not_offered_to_ranks_that_add_up_scaled_gradients() -> None:
+    alone = context(half=FAST, device="cuda")
+    ranks = replace(alone, traits=replace(alone.traits, rank_count=2))
+    assert LEVER.settings(ranks) == ()
+    assert "scaled" in LEVER.why_not(ranks)
+
+
 def test_the_speed_of_convolutions_counts_where_the_model_has_some() -> None:
     speed = ProductSpeed(matmul_ratio=0.5, conv_ratio=1.6)
     assert LEVER.settings(context(speed=speed)) == ()

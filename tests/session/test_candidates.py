@@ -18,6 +18,7 @@ from hasten.records import (
 from hasten.search import SearchStarted
 from hasten.session import Options
 from hasten.session.candidates import find_candidates
+from hasten.session.watching import context_of
 from hasten.testing import LAPTOP, SERVER, fed, sample_profile
 
 ON_CPU = ModelTraits(dtype="float32", device="cpu")
@@ -136,3 +137,13 @@ def test_what_a_finding_or_the_user_names_is_tried_beside_others_too() -> None:
     assert "intra_op_threads" in offered_beside(OTHERS, only=frozenset({"intra_op_threads"}))[0]
     begun = SearchStarted(settings={"intra_op_threads": (1,)})
     assert "intra_op_threads" in offered_beside(OTHERS, begun=begun)[0]
+
+
+def test_a_lever_is_asked_about_one_rank_s_share_of_the_machine() -> None:
+    seen, alone = replace(sample_profile(), cores_ratio=3.0), Traits()
+    for count in (1, 2):
+        traits = replace(alone, rank_count=count, local_rank_count=count)
+        context = context_of(SERVER, seen, traits, assumed=frozenset())
+        assert context.machine.budget.core_count == SERVER.budget.core_count // count
+        assert context.machine.memory.available_bytes == SERVER.memory.available_bytes // count
+        assert context.baseline.cores_ratio == 3.0 / count

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from hasten import session
-from hasten.errors import IsolationFailed
-from hasten.records import Entry, Workload
+from hasten.errors import IsolationFailed, UsageError
+from hasten.records import Entry, Traits, Workload
 from hasten.session import setup
-from hasten.session.protection import protect
+from hasten.session.protection import protect, refuse_other_machines
 from hasten.trials import process
 from hasten.trials.process import Isolation
 
@@ -57,3 +57,10 @@ def test_it_is_asked_before_anything_is_started(said, monkeypatch, verb):
     monkeypatch.setattr(setup, "open_runner", start)
     with pytest.raises(IsolationFailed):
         verb(workload(Entry.COMMAND, "bash"), session.Options(), SimpleNamespace(note=said.append))
+
+
+def test_a_training_on_several_machines_is_refused():
+    refuse_other_machines(Traits(rank_count=4, local_rank_count=4))
+    with pytest.raises(UsageError, match="in 4 processes, 2 of them on this machine") as caught:
+        refuse_other_machines(Traits(rank_count=4, local_rank_count=2))
+    assert caught.value.exit_code == 2

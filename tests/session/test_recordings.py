@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hasten.errors import DeviceFull, Unprovable
+from hasten.errors import NoRoom, Unprovable
 from hasten.protocol import RecordingSpec
 from hasten.records import Plan
 from hasten.session import recordings
@@ -29,9 +29,9 @@ class Played:
         if self.count <= 2:
             self.both.wait(10.0)
             if plan == self.losing:
-                raise DeviceFull("No memory is left.", remedy="Wait.")
+                raise NoRoom("No memory is left.", remedy="Wait.")
         elif not self.holds_one:
-            raise DeviceFull("No memory is left.", remedy="Wait.")
+            raise NoRoom("No memory is left.", remedy="Wait.")
         folder = self.folder / str(self.count)
         folder.mkdir()
         (folder / "weights").write_text(str(self.count))
@@ -73,5 +73,5 @@ def test_a_script_that_does_not_fit_alone_cannot_be_proved(opened) -> None:
 
 def test_a_plan_that_does_not_fit_alone_is_to_blame(opened) -> None:
     runs = opened(Played(OTHER, holds_one=False))
-    with pytest.raises(DeviceFull):
+    with pytest.raises(NoRoom):
         runs.record([(OTHER, TAKE), (OTHER, TAKE)])

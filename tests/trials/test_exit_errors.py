@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.errors import DeviceFull, IsolationFailed, LeverStopped, ScriptFailed
+from hasten.errors import IsolationFailed, LeverStopped, NoRoom, ScriptFailed
 from hasten.instrument.live import LiveTraining
 from hasten.trials.exit_errors import error_of
 from hasten.trials.process import Exit
@@ -54,7 +54,7 @@ def test_full_shared_memory_is_no_matter_of_the_temporary_folder() -> None:
 )
 def test_a_full_accelerator_is_told(tail, said) -> None:
     error = told(Exit(1, None), tail)
-    assert isinstance(error, DeviceFull)
+    assert isinstance(error, NoRoom)
     assert said in error.problem
     assert "the accelerator" in error.problem
     assert error.problem.endswith(" after 3 training steps.")
@@ -66,7 +66,7 @@ def test_a_full_accelerator_is_told(tail, said) -> None:
 )
 def test_what_another_process_cannot_cure_is_a_failure_of_the_script(tail) -> None:
     error = told(Exit(1, None), f"Traceback (most recent call last):\n{tail}")
-    assert not isinstance(error, DeviceFull)
+    assert not isinstance(error, NoRoom)
     assert "The script failed" in error.problem
     assert error.last_words.endswith(tail)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from hasten.compare import signed_rank_interval
-from hasten.errors import DeviceFull
+from hasten.errors import NoRoom
 from hasten.lever import discover
 from hasten.protocol import Turn
 from hasten.records import Entry, Phase, Plan, Scope, Workload
@@ -271,7 +271,7 @@ def test_children_that_do_not_fit_on_a_device_together_live_one_by_one(needed_by
         def begins():
             held[id(made)] = needed_bytes if plan.settings else 50
             if sum(held.values()) > 100:
-                raise DeviceFull("no memory", remedy="Wait.")
+                raise NoRoom("no memory", remedy="Wait.")
             begin()
 
         def closes():
@@ -286,7 +286,7 @@ def test_children_that_do_not_fit_on_a_device_together_live_one_by_one(needed_by
     with runner(script_of) as own:
         own.steps(Plan(), 4)
         if alone is None:
-            with pytest.raises(DeviceFull):
+            with pytest.raises(NoRoom):
                 own.prepare(Plan(), other)
         else:
             own.prepare(Plan(), other)
@@ -301,13 +301,13 @@ def test_a_device_that_is_full_of_one_child_is_not_tried_again() -> None:
         made = script.trial(workload, plan, **details)
 
         def begins():
-            raise DeviceFull("no memory", remedy="Wait.")
+            raise NoRoom("no memory", remedy="Wait.")
 
         made.begin = begins
         return made
 
     with runner(SimpleNamespace(trial=trial)) as own:
-        with pytest.raises(DeviceFull):
+        with pytest.raises(NoRoom):
             own.steps(Plan(), 4)
         assert script.launch_count == 1
 

@@ -19,6 +19,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from hasten.instrument.training_health import WINDOW_COUNT, TrainingHealthMonitor
+from hasten.rank import own_rank
 from hasten.units import duration
 
 if TYPE_CHECKING:
@@ -73,11 +74,12 @@ class Guard:
 
     def _look(self) -> None:
         """Look at what is new at the end of a step."""
-        if os.getpid() != self._pid:
-            self._health.close()
-            return
         health = self._health
         count = health.step_count
+        # Among ranks, the losses of the first are known.
+        if os.getpid() != self._pid or (count == 1 and own_rank().number):
+            health.close()
+            return
         at_window = count % (WINDOW_COUNT if count < STEP_COUNT else _LATE_COUNT) == 0
         if at_window or count == STEP_COUNT:
             health.read()

@@ -10,6 +10,7 @@ from hasten.instrument import examine
 from hasten.instrument.device_timeline import device_timeline
 from hasten.instrument.peaks import FlopProbe, peaks, usage
 from hasten.instrument.traits import TraitsReader
+from hasten.rank import own_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,10 @@ class StepScheduler:
         self.traits.stepped(phases_ns)
         if self._answer is None:
             at_s = time.monotonic() - self._waited_s
-            self._answer = protocol.FirstStep(step_ns=sum(phases_ns), at_s=at_s)
+            rank = own_rank()
+            self._answer = protocol.FirstStep(
+                step_ns=sum(phases_ns), at_s=at_s, rank=rank.number, rank_count=rank.local_count
+            )
         row = None
         if self._skip_count:
             self._skip_count -= 1

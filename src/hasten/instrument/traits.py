@@ -13,6 +13,7 @@ from hasten.instrument.samples import quietly, tensors_in
 from hasten.instrument.setting_signs import SettingSigns
 from hasten.instrument.threads import add_threads
 from hasten.instrument.update_watch import UpdateWatch
+from hasten.rank import launched_count, own_rank
 from hasten.records import LoaderTraits, OptimizerTraits, Traits
 
 if TYPE_CHECKING:
@@ -168,8 +169,12 @@ class TraitsReader:
         self._take(add_threads)
         for add in (self._updates.add, self._model.add, self._signs.add, self._checkpoints.add):
             quietly(self._take, add)
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            self.found = replace(self.found, rank_count=torch.distributed.get_world_size())
+        rank = own_rank()
+        self.found = replace(
+            self.found,
+            rank_count=rank.total_count,
+            local_rank_count=launched_count() or rank.local_count,
+        )
         if self.found.loader is not None:
             self.found = replace(self.found, loader=self._read_loader(self.found.loader))
         # Batches come in bursts of one per worker; this many are in flight at once.

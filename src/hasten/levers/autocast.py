@@ -68,6 +68,8 @@ def _why_not_scaled(context: ScriptContext) -> str:
         return "the script updates its weights by hand, where gradients that overflow would be used"
     if name == "LBFGS":
         return "LBFGS cannot leave out a step whose gradients overflow in float16"
+    if context.traits.rank_count > 1:
+        return "ranks add up their gradients while these are scaled, each by a scale of its own"
     return ""
 
 

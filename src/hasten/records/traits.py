@@ -201,7 +201,7 @@ class Traits:
     Attributes:
         torch: its version.
         rank_count: processes that train together.
-        local_rank_count: processes of the training that a closer look saw on this machine.
+        local_rank_count: those of them on this machine.
         helper_count: processes that a lever adds, to compute shares of the model's calls.
         cycle_count: steps after which times repeat: batches that workers have in flight at once.
         thread_count: threads that share an operation on the CPU.

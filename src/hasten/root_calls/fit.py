@@ -14,9 +14,10 @@ def unfit(module: Any) -> str:
     """Say why a root module stays as it is; empty if it can be compiled."""
     import torch
 
-    spread = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
-    if isinstance(module, spread):
+    if isinstance(module, torch.nn.DataParallel):
         return "the model is spread over devices"
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        return "its ranks exchange gradients while the backward pass goes on"
     modules: Any = torch.nn.modules.module
     if modules._has_any_global_hook():
         return "hooks are registered for all modules"

@@ -48,8 +48,7 @@ def examine(
     count = max(_LEAST_COUNT, runner.pace.repeat_count(plan), int(seconds / max(1e-6, seen.step_s)))
     try:
         steps, found = probes.examine(runner, plan, min(count, _MOST_COUNT))
-        ranks_count = found.get("processors.local_ranks_count") or 1
-        traits = replace(runner.facts(plan).traits, local_rank_count=ranks_count)
+        traits = runner.facts(plan).traits
     except HastenError:
         runner.children.clear()  # one has died, or is an answer behind
         return Diagnosis()

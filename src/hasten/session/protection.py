@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hasten.errors import IsolationFailed, UsageError
 
 if TYPE_CHECKING:
-    from hasten.records import Workload
+    from hasten.records import Traits, Workload
     from hasten.session.options import Options, Watcher
 
 _LACK = "Neither the overlay nor Landlock works here"
@@ -39,14 +39,15 @@ def protect(workload: Workload, options: Options, view: Watcher) -> tuple[str, .
     return (note,)
 
 
-def refuse_ranks(count: int) -> None:
-    """Raise where a command trains in several processes.
+def refuse_other_machines(traits: Traits) -> None:
+    """Raise where a command trains on several machines.
 
     Raises:
-        UsageError: there are several.
+        UsageError: it does.
     """
-    if count > 1:
+    if traits.rank_count > traits.local_rank_count:
         raise UsageError(
-            f"The command trains in {count} processes, and a plan is found for one.",
-            remedy="Tune it with one process; `hasten profile` measures one of them as it is.",
+            f"The command trains in {traits.rank_count} processes, {traits.local_rank_count} of "
+            "them on this machine, and a plan is found on one machine.",
+            remedy="Tune it with the ranks of one machine.",
         )

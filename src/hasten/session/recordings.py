@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from hasten.errors import TRIAL_FAILURES, DeviceFull, Unprovable
+from hasten.errors import TRIAL_FAILURES, NoRoom, Unprovable
 from hasten.records import Plan
 from hasten.trials.deadline import NEVER
 from hasten.trials.isolation.scratch import make_folder
@@ -78,7 +78,7 @@ class Recordings:
         before, told_count = self.teaching_run, len(self.health)
         try:
             return self._record(asked)
-        except DeviceFull:
+        except NoRoom:
             if self._at_once_count == 1:
                 raise
         self._at_once_count = 1
@@ -101,8 +101,8 @@ class Recordings:
 
     def forget(self) -> None:
         """Empty the folder of what the first run left."""
-        for path in self._folder.iterdir():
-            path.unlink()
+        shutil.rmtree(self._folder)
+        self._folder.mkdir()
 
     def _run(self, plan: Plan, take: RecordingSpec, running: Running) -> RecordedRun:
         self.launch_count += 1
@@ -118,7 +118,7 @@ class Recordings:
                     self._teach(folder, evidence)
                 return evidence
         except TRIAL_FAILURES as failure:
-            if plan.settings or (isinstance(failure, DeviceFull) and self._at_once_count > 1):
+            if plan.settings or (isinstance(failure, NoRoom) and self._at_once_count > 1):
                 raise
             raise Unprovable(failure.last_words) from failure
 
@@ -128,7 +128,7 @@ class Recordings:
             if any(self._folder.iterdir()):
                 return
             self.teaching_run = evidence
-            for pattern in ("weights*", "batch*", "taught*"):
+            for pattern in ("weights*", "batch*", "taught*", "rank*"):
                 for path in folder.glob(pattern):
                     shutil.move(path, self._folder)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hasten import search
@@ -15,21 +15,21 @@ from hasten.session.examine import examine
 from hasten.session.journals import open_journal
 from hasten.session.measured_costs import costs_of, first_costs
 from hasten.session.observe import observe, others_note, where
-from hasten.session.protection import refuse_ranks
+from hasten.session.protection import refuse_other_machines
 from hasten.units import percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hasten.records import Diagnosis, LeverReport, Machine, Profile, Workload
+    from hasten.records import Diagnosis, LeverReport, Machine, Profile, Traits, Workload
     from hasten.session.options import Options, Watcher
     from hasten.trials.runner import TrialRunner
 
 _SHOWN_COUNT = 3
 _BUSY_RATIO = 0.25
 _ALONE = (
-    "There is memory for one trial at a time, not for two: each turn starts the script anew, "
-    "which takes longer."
+    "Only one trial at a time can live here, for want of memory or of a port: each turn starts "
+    "the script anew, which takes longer."
 )
 
 
@@ -66,6 +66,23 @@ def notes_of(runner: TrialRunner, baseline: Profile) -> tuple[str, ...]:
     """Return what the user should know of how trials run here."""
     alone = (_ALONE,) if runner.pace.single_process else ()
     return (*runner.children.notes, *alone, *others_note(baseline))
+
+
+def context_of(
+    machine: Machine, baseline: Profile, traits: Traits, *, assumed: frozenset[str]
+) -> ScriptContext:
+    """Return what levers are asked about: one rank's share where several train together."""
+    count = traits.local_rank_count
+    if count > 1:
+        budget, free_bytes = machine.budget, machine.memory.available_bytes
+        machine = replace(
+            machine,
+            budget=replace(budget, core_count=max(1, budget.core_count // count)),
+            memory=replace(machine.memory, available_bytes=free_bytes and free_bytes // count),
+        )
+        busy = baseline.cores_ratio
+        baseline = replace(baseline, cores_ratio=busy and busy / count)
+    return ScriptContext(machine=machine, baseline=baseline, traits=traits, assumed=assumed)
 
 
 def with_findings(refused: UsageError, diagnosis: Diagnosis, machine: Machine) -> UsageError:
@@ -126,10 +143,8 @@ def watch(
     except UsageError as refused:
         raise with_findings(refused, diagnosis, machine) from None
     traits = runner.facts(applied).traits
-    refuse_ranks(traits.rank_count)
-    context = ScriptContext(
-        machine=machine, baseline=baseline, traits=traits, assumed=options.assumed
-    )
+    refuse_other_machines(traits)
+    context = context_of(machine, baseline, traits, assumed=options.assumed)
     journal = open_journal(workload, options, machine, torch=traits.torch)
     candidates, left_out = find_candidates(
         context, options, least_ratio=LEAST_RATIO, begun=journal.begun,

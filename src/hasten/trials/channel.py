@@ -13,7 +13,7 @@ import struct
 import time
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hasten import protocol
 from hasten.errors import ChildLost
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hasten.protocol import Message
 
 _M = TypeVar("_M")
+_R = TypeVar("_R", protocol.FirstStep, protocol.Recorded)
 _CREDENTIALS = struct.Struct("3i")  # pid, user and group (unix(7))
 _CHUNK_BYTES = 1 << 16
 _REMEDY = "Run the same hasten in parent and child."
@@ -136,6 +137,7 @@ class Listener:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         self.attached: list[Message] = []
+        self._ranks: list[Any] = []
 
     @property
     def pids(self) -> list[int]:
@@ -168,6 +170,23 @@ class Listener:
                     return key.data, found
             if not living or time.monotonic() > until:
                 return None
+
+    def adopt_ranks(
+        self, kind: type[_R], *, until: float, alive: Callable[[], bool]
+    ) -> list[tuple[Channel, _R]]:
+        """Wait as `adopt` does, then for the other ranks of the same training.
+
+        Returns:
+            Their conversations in the order of the ranks; empty where one of them is missing, for
+            which a later call goes on waiting.
+        """
+        ranks: list[tuple[Channel, _R]] = self._ranks
+        while not ranks or len(ranks) < ranks[0][1].rank_count:
+            found = self.adopt(kind, until=until, alive=alive)
+            if found is None:
+                return []
+            ranks.append(found)
+        return sorted(ranks, key=lambda pair: pair[1].rank)
 
     def _read(self, channel: Channel, kind: type[_M]) -> _M | None:
         """Read all that a process has sent: messages that came together are announced only once."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.lever import lookup
 from hasten.protocol import Mode, Order
+from hasten.trials import own_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,7 +60,7 @@ def environment(
     if mode is Mode.RUN:
         details["place"] = place(result)
     else:
-        result |= SILENCED
+        result |= SILENCED | {own_port.KEY: str(own_port.free_port())}
     own = result.get("PYTHONPATH")
     result["PYTHONPATH"] = f"{SITE}{os.pathsep}{own}" if own else str(SITE)
     order = Order(mode=mode, plan=dict(plan.settings), assumed=tuple(sorted(assumed)), **details)

@@ -7,11 +7,11 @@ import signal
 from typing import TYPE_CHECKING
 
 from hasten.errors import (
-    DeviceFull,
     HastenError,
     IsolationFailed,
     LeverStopped,
     NeverTrains,
+    NoRoom,
     ScriptFailed,
     TooFewSteps,
 )
@@ -32,14 +32,27 @@ _NO_DEVICE = (
     "has no attribute '_cuda_", "without CUDA support", "torch.cuda.is_available() is False",
     "accelerator device when none is available",
 )  # fmt: skip
-# torch's own error, and those of libraries below it that take memory themselves; Python's own is a
-# MemoryError.
-_DEVICE_MEMORY = re.compile(
-    r"OutOfMemoryError: |(CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|"
-    r"MPS backend out of memory"
+_LACKS = (
+    (  # torch's own error, and those of libraries below it; Python's own is a MemoryError
+        re.compile(
+            r"OutOfMemoryError: |(CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|"
+            r"MPS backend out of memory"
+        ),
+        "The script ran out of the accelerator's memory",
+        "End what else uses it, or give the script smaller batches.",
+    ),
+    (  # a device that serves one process at a time, and has one
+        re.compile(r"(CUDA|HIP) error: .*\bbusy or unavailable"),
+        "Another process has the accelerator for itself",
+        "Wait for that process, or choose another device.",
+    ),
+    (
+        re.compile(r"EADDRINUSE|[Aa]ddress already in use|another process is utilizing it"),
+        "Another process has a port that the script needs",
+        "End that process, or give the script another port.",
+    ),
 )
-# Of a device that serves one process at a time, and has one.
-_DEVICE_TAKEN = re.compile(r"(CUDA|HIP) error: .*\bbusy or unavailable")
+"""What one process has and another lacks: how it is told, and the remedy."""
 _RUN_IT = "Make it run under plain python first."
 # What the C library and the program of that name say to who asks a file or a pipe.
 _NO_TERMINAL = ("Inappropriate ioctl for device", "stty:")
@@ -154,18 +167,9 @@ def error_of(
             remedy="Set TMPDIR to a folder on a larger disk.",
             output=tail,
         )
-    if _DEVICE_MEMORY.search(tail):
-        return DeviceFull(
-            f"The script ran out of the accelerator's memory {when}.",
-            remedy="End what else uses it, or give the script smaller batches.",
-            output=tail,
-        )
-    if _DEVICE_TAKEN.search(tail):
-        return DeviceFull(
-            f"Another process has the accelerator for itself {when}.",
-            remedy="Wait for that process, or choose another device.",
-            output=tail,
-        )
+    for pattern, lack, remedy in _LACKS:
+        if pattern.search(tail):
+            return NoRoom(f"{lack} {when}.", remedy=remedy, output=tail)
     if why := _stopped_by(tail):
         return ScriptFailed(
             f"It leaves this script as it is: {why}.", remedy="Leave the lever out with --skip."

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from hasten.errors import DeviceFull, ScriptFailed
+from hasten.errors import NoRoom, ScriptFailed
 from hasten.protocol import Mode, Recorded
 from hasten.trials.blocks import patience_s as more_patience_s
 from hasten.trials.channel import Listener
@@ -100,15 +100,11 @@ def recorded(
         undo.callback(process.kill)
         undo.enter_context((running or Running()).holding(process))
 
-        def look(wait_s: float) -> tuple[Channel, Recorded] | None:
-            until = time.monotonic() + wait_s
-            return listener.adopt(Recorded, until=until, alive=lambda: process.wait(0) is None)
-
         timeout_s = patience_s + more_patience_s(plan)
-        found = awaited(look, process, timeout_s=timeout_s, deadline=deadline)
+        found = _ranks(listener, process, timeout_s=timeout_s, deadline=deadline)
         if found is None:
             error = bad_exit(process, when="in a run for the proof", folder=scratch.parent)
-            if isinstance(error, DeviceFull):
+            if isinstance(error, NoRoom):
                 raise error
             deadline.check()
             raise ScriptFailed(
@@ -116,11 +112,23 @@ def recorded(
                 remedy="See the output of the script.",
                 output=process.errors() or process.output(),
             )
-        channel, message = found
-        undo.callback(channel.close)
-        process.follow(channel.peer_pid)
+        for channel, _ in found:
+            undo.callback(channel.close)
+            process.follow(channel.peer_pid)
         code.collect(scratch)
-        yield message, tensors
+        yield found[0][1], tensors
+
+
+def _ranks(
+    listener: Listener, process: Process, *, timeout_s: float, deadline: Deadline
+) -> list[tuple[Channel, Recorded]] | None:
+    """Return what each rank has recorded; None where they have ended, or hang."""
+
+    def look(wait_s: float) -> list[tuple[Channel, Recorded]] | None:
+        until, alive = time.monotonic() + wait_s, lambda: process.wait(0) is None
+        return listener.adopt_ranks(Recorded, until=until, alive=alive) or None
+
+    return awaited(look, process, timeout_s=timeout_s, deadline=deadline)
 
 
 def _pinned(plan: Plan, take: RecordingSpec, **details: Any) -> dict[str, str]:

@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from hasten.errors import DeviceFull, TooFewSteps
+from hasten.errors import NoRoom, TooFewSteps
 from hasten.protocol import ReadTraits, TraitsRead, Turn
 from hasten.trials.blocks import CpuCompetition, cost_s, pair, pairs_of, reordered
 from hasten.trials.children import Children
@@ -229,14 +229,14 @@ class TrialRunner:
             self.pace.life_count = ended.step_count
             self.children.clear()
             return run()
-        except DeviceFull:
+        except NoRoom:
             if not self.children.were_two:
                 raise
         self.children.clear()
         self.pace.single_process = True
         try:
             return run()
-        except DeviceFull:
+        except NoRoom:
             self.pace.single_process = False
             raise
 

@@ -20,6 +20,7 @@ from hasten.trials.exit_errors import MORE_WORK, bad_exit, never_trained, tail_o
 from hasten.trials.isolation.removal import wipe
 from hasten.trials.isolation.scratch import make_scratch
 from hasten.trials.process import Isolation, Process
+from hasten.trials.rank_channels import RankChannels
 from hasten.trials.waiting import awaited
 from hasten.units import counted
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from hasten.protocol import Answer, Command, Turn
     from hasten.records import Plan, Workload
-    from hasten.trials.channel import Channel
     from hasten.trials.compiled_code import CompiledCode
     from hasten.trials.deadline import Deadline
 
@@ -66,7 +66,7 @@ class TrialProcess:
         self._parked = False
         self._patience_s = patience_s
         self._deadline = deadline
-        self._channel: Channel | None = None
+        self._channel: RankChannels | None = None
         self._scratch = make_scratch()
         self._code = LentCode(code, self._scratch)
         with ExitStack() as undo:
@@ -99,14 +99,17 @@ class TrialProcess:
             OutOfTime: the deadline has passed.
         """
         until = time.monotonic() + self._deadline.cut(self._patience_s)
-        found = self._listener.adopt(
+        found = self._listener.adopt_ranks(
             protocol.FirstStep, until=until, alive=lambda: self._process.wait(0) is None
         )
-        if found is None:
+        if not found:
             self._raise_never_trained()
         self._listener.close()
-        self._channel, message = found
-        self._process.follow(self._channel.peer_pid)
+        channels = [channel for channel, _ in found]
+        self._channel = RankChannels(channels)
+        for channel in channels:
+            self._process.follow(channel.peer_pid)
+        message = found[0][1]
         self.first_step_s = message.step_ns * 1e-9
         self.start_s = message.at_s - self._started_s
         self.step_count = 1
@@ -232,7 +235,7 @@ class TrialProcess:
             self._process.kill()
         raise error
 
-    def _raise_halted(self, channel: Channel, waited_s: float) -> NoReturn:
+    def _raise_halted(self, channel: RankChannels, waited_s: float) -> NoReturn:
         place = stack_dump.said_of(self._scratch, [channel.pid] if channel.pid else [])
         raise ScriptFailed(
             f"The script came to a halt {self._when}: no answer in {waited_s:.0f} s.{place}",

@@ -11,13 +11,13 @@ import gc
 import hashlib
 import weakref
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.verify.contents import content_hash, outline, tensor_bytes, thinned
 from hasten.verify.teaching import (
     BatchRecorder,
     BatchReplayer,
+    RankFolder,
     Teaching,
     generators,
     parameters_of,
@@ -68,14 +68,14 @@ class Recorder:
             )
         }  # fmt: skip
         self._orders: dict[int, list[str]] = {}
-        self._keeper = BatchRecorder(Path(folder)) if take.keeps else None
+        self._keeper = BatchRecorder(RankFolder(folder)) if take.keeps else None
         self._feeder: BatchReplayer | None = None
         if take.feeds and take.teacher:
             advancers, seed = self._live.answers.advancers, take.reseed
-            self._feeder = BatchReplayer(Path(take.teacher), advancers, reseed=seed)
+            self._feeder = BatchReplayer(RankFolder(take.teacher), advancers, reseed=seed)
             self._fed_step_count = 0
-        self._moves = MoveRecorder(Path(folder), self._live)
-        self._teaching = Teaching(take, Path(folder), self._live)
+        self._moves = MoveRecorder(RankFolder(folder), self._live)
+        self._teaching = Teaching(take, RankFolder(folder), self._live)
         watch.observers.append(self)
         watch.on_step = self.stepped
         self._live.on_root(self._teaching.begin)
@@ -254,7 +254,7 @@ class MoveRecorder:
         followers: these tensors.
     """
 
-    def __init__(self, folder: Path, live: Any) -> None:
+    def __init__(self, folder: RankFolder, live: Any) -> None:
         self.sizes: list[int] = []
         self.averages: tuple[list[str], list[int]] = ([], [])
         self.followers = AveragedState(live)

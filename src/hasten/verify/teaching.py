@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.rank import own_rank
 from hasten.verify.contents import perturb, tensor_bytes
 
 if TYPE_CHECKING:
@@ -43,6 +44,21 @@ def transformed() -> bool:
     return peek is not None and peek() is not None
 
 
+class RankFolder:
+    """A folder of a recorded run in which each rank but the first has one of its own."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def __truediv__(self, name: str) -> Path:
+        """Return where a file of this rank is; which rank that is, the script decides late."""
+        if not (number := own_rank().number):
+            return self._path / name
+        own = self._path / f"rank{number}"
+        own.mkdir(exist_ok=True)
+        return own / name
+
+
 class Teaching:
     """Weights and gradients of the taught steps, left behind or taken over.
 
@@ -50,11 +66,11 @@ class Teaching:
         gradients_taught: the optimizer got the gradients of the teaching run.
     """
 
-    def __init__(self, take: RecordingSpec, folder: Path, live: Any) -> None:
+    def __init__(self, take: RecordingSpec, folder: RankFolder, live: Any) -> None:
         self.gradients_taught = False
         self._take = take
         self._folder = folder
-        self._teacher = Path(take.teacher) if take.teacher else None
+        self._teacher = RankFolder(take.teacher) if take.teacher else None
         self._live = live
         self._perturbed = False
 
@@ -151,7 +167,7 @@ def set_generators(states: dict[str, Any]) -> None:
 class BatchRecorder:
     """Keep the first batches in a folder, as many as fit; one that cannot be pickled ends it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: RankFolder) -> None:
         self._folder = folder
         self._left_bytes = _MOST_BYTES
         self._count = 0
@@ -186,7 +202,7 @@ class BatchReplayer:
         count: batches so far.
     """
 
-    def __init__(self, folder: Path, advancers: list[Any], *, reseed: int | None) -> None:
+    def __init__(self, folder: RankFolder, advancers: list[Any], *, reseed: int | None) -> None:
         self.own: Any = None
         self.lacks = False
         self.count = 0

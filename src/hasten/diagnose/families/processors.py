@@ -58,16 +58,12 @@ def _cost_of_threads(
     return waits, f"{loop} waits for a CPU in {percent(waits.mid_ratio)} of a step."
 
 
-def _ranks_count(case: Case) -> int:
-    return int(case.found.get("processors.local_ranks_count") or 1)
-
-
 def _oversubscribed_threads(case: Case) -> Finding | None:
     """Find more intra-op threads than cores, by trying fewer or by the loop's own waits."""
     threads, budget = case.traits.thread_count, case.machine.budget
     if threads is None or budget.limited_by == "unknown" or threads <= budget.core_count:
         return None
-    if _ranks_count(case) > 1:
+    if case.traits.local_rank_count > 1:
         return None
     cost = _cost_of_threads(case, blamed_share(case, "team"), steps="steps were", loop="the loop")
     if cost is None:
@@ -123,7 +119,12 @@ def _cpu_quota(case: Case) -> Finding | None:
 def _contended_machine(case: Case) -> Finding | None:
     """Find other processes on the CPUs of the loop."""
     share, rivals = blamed_share(case, "others"), read_rivals(case)
-    if share is None or rivals is None or not is_worth_telling(share) or _ranks_count(case) > 1:
+    if (
+        share is None
+        or rivals is None
+        or not is_worth_telling(share)
+        or case.traits.local_rank_count > 1
+    ):
         return None
     return Finding(
         share=share,
@@ -183,13 +184,13 @@ def _cpu_frequency(case: Case) -> Finding | None:
 def _cores_per_rank(case: Case) -> int:
     """Return the cores of one rank; a count from Slurm is already per task."""
     budget = case.machine.budget
-    shared = 1 if budget.slurm_count is not None else _ranks_count(case)
+    shared = 1 if budget.slurm_count is not None else case.traits.local_rank_count
     return max(1, budget.core_count // shared)
 
 
 def _ranks_oversubscribed(case: Case) -> Finding | None:
     """Find ranks that each start a thread for every core of the machine."""
-    threads, ranks = case.traits.thread_count, _ranks_count(case)
+    threads, ranks = case.traits.thread_count, case.traits.local_rank_count
     if threads is None or ranks < 2 or case.machine.budget.limited_by == "unknown":
         return None
     cores = _cores_per_rank(case)
@@ -223,7 +224,12 @@ def _rank_waits(case: Case) -> Interval | None:
 def _ranks_one_thread(case: Case) -> Finding | None:
     """Find ranks that torchrun limits to one thread although they have more cores."""
     tried, cores = _tried(case), _cores_per_rank(case)
-    if tried is None or _ranks_count(case) < 2 or case.traits.thread_count != 1 or cores < 2:
+    if (
+        tried is None
+        or case.traits.local_rank_count < 2
+        or case.traits.thread_count != 1
+        or cores < 2
+    ):
         return None
     if case.found.get("processors.omp_num_threads") != "1":
         return None

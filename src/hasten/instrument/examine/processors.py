@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _SAMPLE_S = 0.05
 _LOOK_COUNT = 8  # at the threads of OpenMP, where there is more than one runtime
-_LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _REAL = Path("/")
 
 
@@ -149,7 +148,6 @@ class Processors:
             "own_run_s": sum(one.run_s for one in spent.values()) if spent else None,
             "own_wait_s": sum(one.wait_s for one in spent.values()) if spent else None,
             "children_run_s": children_run_s,
-            "local_ranks_count": local_ranks(),
             "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
             "pools": self._pools(spent),
             **self._clocks.read(),
@@ -174,12 +172,6 @@ class Processors:
             }
             for path in self._runtimes
         ]
-
-
-def local_ranks() -> int | None:
-    """Return how many processes of this job train on this machine, None where that is unknown."""
-    told = [os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name, "").isdecimal()]
-    return int(told[0]) if told else None
 
 
 EXAMINER = Processors
