@@ -205,6 +205,7 @@ class Traits:
         helper_count: processes that a lever adds, to compute shares of the model's calls.
         cycle_count: steps after which times repeat: batches that workers have in flight at once.
         thread_count: threads that share an operation on the CPU.
+        has_team: whether a closer look saw threads beside the loop's own compute; None without one.
         openmp_variables: environment variables that say something to OpenMP.
         preloaded: the `LD_PRELOAD` of the process.
         huge_pages: how the kernel gives them: `always`, `madvise` or `never`.
@@ -230,6 +231,7 @@ class Traits:
     helper_count: int = 0
     cycle_count: int = 1
     thread_count: int | None = None
+    has_team: bool | None = None
     openmp_variables: tuple[str, ...] = ()
     preloaded: str = ""
     huge_pages: str | None = None

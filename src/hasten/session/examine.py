@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hasten.trials.runner import TrialRunner
 
 _LEAST_COUNT, _MOST_COUNT = 8, 200
+_TEAM_RATIO = 0.01
 _PROBES_RATIO = 0.4  # of the time for looking, for pairs of steps under levers
 
 
@@ -49,7 +50,8 @@ def examine(
     try:
         steps, found = probes.examine(runner, plan, min(count, _MOST_COUNT))
         ranks_count = found.get("processors.local_ranks_count") or 1
-        traits = replace(runner.facts(plan).traits, local_rank_count=ranks_count)
+        has_team = _has_team(found)
+        traits = replace(runner.facts(plan).traits, local_rank_count=ranks_count, has_team=has_team)
     except HastenError:
         runner.children.clear()  # one has died, or is an answer behind
         return Diagnosis()
@@ -75,7 +77,14 @@ def examine(
         steps=tuple(steps),
         fault_s=_fault_s(found),
         others_ratio=None if rivals is None else rivals.others_ratio,
+        has_team=has_team,
     )
+
+
+def _has_team(found: Mapping[str, Any]) -> bool | None:
+    """Return whether operations were shared: a team of threads is started for the first that is."""
+    run_s, wall_s = found.get("processors.team_run_s"), found.get("processors.wall_s")
+    return None if run_s is None or not wall_s else run_s >= _TEAM_RATIO * wall_s
 
 
 def _fault_s(found: Mapping[str, Any]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hasten import search
@@ -125,7 +125,7 @@ def watch(
         refuse_too_short(options.budget_s, spent_s(), costs, is_watched=True)
     except UsageError as refused:
         raise with_findings(refused, diagnosis, machine) from None
-    traits = runner.facts(applied).traits
+    traits = replace(runner.facts(applied).traits, has_team=diagnosis.has_team)
     refuse_ranks(traits.rank_count)
     context = ScriptContext(
         machine=machine, baseline=baseline, traits=traits, assumed=options.assumed
