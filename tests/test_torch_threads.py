@@ -51,7 +51,6 @@ def test_what_is_made_in_place_of_a_worker_has_one_thread_whoever_holds_the_numb
 ) -> None:
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)  # as a lever that holds it
-    internals = torch._C
     streams = Streams(0, 1, 2, [0], quiet=True)
-    assert streams.fetch(0, lambda: internals.get_num_threads()) == 1
+    assert streams.fetch(0, torch._C.get_num_threads) == 1
     assert asked == []
