@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _LEAST_COUNT, _MOST_COUNT = 8, 200
 _TEAM_RATIO = 0.01
+_SLOWER_RATIO = 3.0  # steps that are looked at take longer
 _PROBES_RATIO = 0.4  # of the time for looking, for pairs of steps under levers
 
 
@@ -46,9 +47,12 @@ def examine(
         seconds: about how long to look; at least eight steps.
         assumed: what the user granted, by name.
     """
-    count = max(_LEAST_COUNT, runner.pace.repeat_count(plan), int(seconds / max(1e-6, seen.step_s)))
+    least_count = max(_LEAST_COUNT, runner.pace.repeat_count(plan))
+    count = min(_MOST_COUNT, max(least_count, int(seconds / max(1e-6, seen.step_s))))
     try:
-        steps, found = probes.examine(runner, plan, min(count, _MOST_COUNT))
+        steps, found = probes.examine(
+            runner, plan, count, least_count=least_count, most_s=_SLOWER_RATIO * seconds
+        )
         ranks_count = found.get("processors.local_ranks_count") or 1
         has_team = _has_team(found)
         traits = replace(runner.facts(plan).traits, local_rank_count=ranks_count, has_team=has_team)
