@@ -62,9 +62,10 @@ def replace_missing(target: str) -> Callable[[], None]:
     """Answer calls that name a device which is not here as if they named `target`.
 
     These are `Tensor.to`, `Tensor.cuda`, all functions that make tensors, generators, `torch.load`,
-    the default device, and what `torch.cuda` would do to the device itself or tell of it: a device
-    without any of a GPU's abilities, with the memory of this machine; if `target` is the CPU, also `torch.cuda.FloatTensor` and its kin, streams and events. `is_available` still tells the
-    truth, so a script that asks first takes its own way.
+    the default device, and what `torch.cuda` would do to the device itself or tell of it: one that
+    has the memory of this machine, and no ability of a GPU's. If `target` is the CPU, also
+    `torch.cuda.FloatTensor` and its kin, streams and events. `is_available` still tells the truth,
+    so a script that asks first takes its own way.
 
     Args:
         target: the name of a device.
