@@ -1,5 +1,6 @@
 """A number of threads that comes and goes leaves MKL's own choice of threads as it was."""
 
+import os
 import subprocess
 import sys
 
@@ -25,8 +26,9 @@ print(before, torch_threads.chooses_threads(), *inside, torch.get_num_threads() 
 
 def told(*args, **env):
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *args], env=env, capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-c", SCRIPT, *args], env={**os.environ, **env},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     return done.stdout.split()
 
 
