@@ -18,7 +18,7 @@ STAGES = {
     "machine", "trials", "instrument", "loader", "root_calls", "levers", "compare", "search",
     "verify", "diagnose", "report",
 }  # fmt: skip
-SHARED = {"records", "protocol", "lever", "units", "errors", "rank"}
+SHARED = {"records", "protocol", "lever", "units", "errors", "rank", "torch_threads"}
 WIRING = {
     "session",
     "child",

@@ -28,6 +28,7 @@ S = TypeVar("S", bound=Setting)
 STEP = frozenset(phase for phase in Phase if phase.in_step)
 COMPUTE = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER})
 COMPUTE_AND_DATA = COMPUTE | {Phase.DATA}
+OPTIMIZER = "torch.optim.Optimizer"
 _DEAREST_FAULT_S = 4e-6
 _GONE = "HASTEN_GONE"
 COMPILED_KEY = "HASTEN_COMPILED"
@@ -276,7 +277,8 @@ class Lever(Generic[S]):
             them is typical: batches of n workers come in bursts of n.
         env: edits the child's environment, before there is a child.
         apply: acts inside the child; returns the function that undoes it.
-        snippet: what a user would write by hand for a setting.
+        snippet: what a user would write by hand for a setting; in it, `OPTIMIZER` stands for the
+            class of the script's optimizer.
         option: the option of the command line that sets it, beside `--set`; empty for none.
         edit: the edit of the report that writes it into a script; empty for none.
         run_only: why no edit can replace it; empty where the snippet can.
@@ -470,6 +472,12 @@ def _wanted(lever: Lever[Any], setting: Setting) -> str:
         return lever.validate(setting)
     words = lever.validate(str(setting)) if lever.kind is str else ""
     return words or _KINDS[lever.kind]
+
+
+def by_hand(lever: Lever[Any], setting: Setting, traits: Traits) -> str:
+    """Return what a user would write by hand for a setting, in terms of this script."""
+    name, lines = traits.optimizer.name, lever.snippet(setting)
+    return lines if name is None else lines.replace(OPTIMIZER, f"torch.optim.{name}")
 
 
 def check_plan(plan: Plan) -> None:

@@ -179,9 +179,18 @@ class CountFlops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examine:
-    """Look closely at the next `step_count` steps."""
+    """Look closely at the next `step_count` steps.
+
+    Attributes:
+        step_count: the most steps.
+        least_count: steps after which the look ends early, if it has taken `most_s` by then:
+            between two steps may lie an evaluation, say.
+        most_s: seconds of the look that are enough.
+    """
 
     step_count: int
+    least_count: int
+    most_s: float
 
 
 # ---- what a child says

@@ -359,7 +359,9 @@ class FakeTrialProcess:
         faults_count = self._step_faults * self.step_count
         return answer, {"faults_count": faults_count, "cpu_s": self._now_s, "peak_rss_bytes": 1.0}
 
-    def examine(self, count: int, *, timeout_s: float) -> tuple[list[Step], dict[str, Any]]:
+    def examine(
+        self, count: int, *, timeout_s: float, least_count: int, most_s: float
+    ) -> tuple[list[Step], dict[str, Any]]:
         """Run steps in which nothing is found."""
         return [self._step(self._plans[0]) for _ in range(count)], {}
 

@@ -78,6 +78,22 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def step_parts(batch_count: int, update_count: int) -> str:
+    """Say what a step holds; empty where it is one batch and one step of an optimizer.
+
+    Args:
+        batch_count: batches of a loader; 0 without one.
+        update_count: steps of optimizers.
+
+    >>> step_parts(5, 6), step_parts(1, 2), step_parts(0, 2), step_parts(1, 1)
+    ('5 batches and 6 optimizer steps', '1 batch and 2 optimizer steps', '2 optimizer steps', '')
+    """
+    if batch_count < 2 and update_count == 1:
+        return ""
+    batches = f"{batch_count} {'batch' if batch_count == 1 else 'batches'} and "
+    return f"{batches if batch_count else ''}{counted(update_count, 'optimizer step')}"
+
+
 def percent(ratio: float) -> str:
     """Return a share as a percentage.
 

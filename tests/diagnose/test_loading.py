@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.diagnose import Case, discover
+from hasten.diagnose import Case, diagnose, discover
 from hasten.records import Phase, Profile, Step, Traits
 from hasten.testing import fed
 
@@ -142,6 +142,37 @@ for rows in DataLoader(Lines(), batch_size=2):
     optimizer.step()
 """
 
+# A stream whose batches are padded item by item.
+PADDED = """
+import random, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+count = 300 if sys.argv[1] == "sick" else 2
+
+
+class Words(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield [1.0] * 8
+
+
+def padded(items):
+    rows = []
+    for item in items:
+        rows.append([number for _ in range(count) for number in item][:8])
+    return torch.tensor(rows)
+
+
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(8, 2560), nn.ReLU(), nn.Linear(2560, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for rows in DataLoader(Words(), batch_size=64, collate_fn=padded):
+    optimizer.zero_grad()
+    model(rows).square().mean().backward()
+    optimizer.step()
+"""
 
 OF_ROWS = ("per-sample-fetch", "idle-workers", "worker-respawn", "slow-worker-start")
 
@@ -195,6 +226,21 @@ def test_a_stream_of_small_items_is_left_alone(diagnosed) -> None:
 
 
 @pytest.mark.child
+def test_a_wait_that_nothing_else_explains_is_told_with_what_is_known(diagnosed) -> None:
+    found = diagnosed(PADDED, "sick")["data-wait"]
+    assert found.share.low_ratio > 0.2
+    assert "64 samples of Words" in found.message
+    assert "of it in the collate function" in found.message
+    assert "rows.append(" in found.places[0].source
+    assert "Do less in the collate function" in found.remedy
+
+
+@pytest.mark.child
+def test_a_short_wait_is_left_alone(diagnosed) -> None:
+    assert "data-wait" not in diagnosed(PADDED, "healthy")
+
+
+@pytest.mark.child
 def test_workers_that_cost_more_than_they_make_are_found(diagnosed) -> None:
     found = diagnosed(ROWS, "idle")
     assert found["idle-workers"].share.low_ratio > 0.02
@@ -216,7 +262,7 @@ def test_workers_that_stay_and_feed_a_slow_model_are_left_alone(diagnosed) -> No
 
 # ---- thresholds, on made cases
 
-MINE = {*OF_ITEMS, *OF_ROWS, "few-workers"}
+MINE = {*OF_ITEMS, *OF_ROWS, "few-workers", "data-wait"}
 
 
 def findings(machine, *, data_s=0.05, rest_s=0.05, cores_ratio=1.0, traits=None, found=None):
@@ -235,8 +281,7 @@ def findings(machine, *, data_s=0.05, rest_s=0.05, cores_ratio=1.0, traits=None,
         traits=traits or Traits(),
         found=found or {},
     )
-    symptoms = [symptom for name, symptom in discover().items() if name in MINE]
-    return {symptom.name: one for symptom in symptoms if (one := symptom.find(case)) is not None}
+    return {one.name: one for one in diagnose(case) if one.name in MINE}
 
 
 MAIN = fed(fetch_s=0.05)
@@ -245,7 +290,7 @@ LOOK = {"loading.batch_s": 0.05, "loading.item_count": 8, "loading.collates_plai
 
 def test_nothing_is_said_of_a_loader_that_nobody_measured(machine_of) -> None:
     assert not findings(machine_of(8))
-    assert not findings(machine_of(8), traits=fed())
+    assert set(findings(machine_of(8), traits=fed())) == {"data-wait"}  # the wait was measured
 
 
 @pytest.mark.parametrize(
@@ -372,3 +417,28 @@ def test_long_passes_hide_the_start_of_their_workers(machine_of) -> None:
     assert "worker-respawn" in findings(machine_of(8), found=found | {"loading.starts": short})
     long = [[at, 0.2, 0.3, 0.1] for at in (0.0, 300.0, 600.0)]
     assert not findings(machine_of(8), found=found | {"loading.starts": long})
+
+
+def test_a_wait_is_told_where_nothing_else_accounts_for_half_of_it(machine_of) -> None:
+    busy = {"cores_ratio": 3.9, "traits": fed(worker_count=4, fetch_s=0.4, dataset="Pairs")}
+    told = findings(machine_of(4), **busy)
+    assert told["data-wait"].share.mid_ratio == pytest.approx(0.5)
+    message = told["data-wait"].message
+    assert "a batch of Pairs takes one of 4 workers 400 ms" in message
+    assert "3.9 of 4 cores" in message
+    assert "no core is idle" in told["data-wait"].remedy
+    seen = LOOK | {"loading.kinds": {"decode": 900, "lookup": 100}}
+    assert "data-wait" not in findings(machine_of(4), found=seen, **busy)
+    little = LOOK | {"loading.kinds": {"decode": 100, "lookup": 900}}
+    assert {"data-wait", "slow-decode"} <= set(findings(machine_of(4), found=little, **busy))
+
+
+def test_a_wait_is_told_from_a_fifth_of_a_step_on(machine_of) -> None:
+    busy = {"cores_ratio": 3.9, "traits": fed(worker_count=4, fetch_s=0.4)}
+    assert "data-wait" in findings(machine_of(4), data_s=0.021, rest_s=0.079, **busy)
+    assert not findings(machine_of(4), data_s=0.019, rest_s=0.081, **busy)
+
+
+def test_the_symptoms_that_say_more_exist() -> None:
+    symptoms = discover()
+    assert symptoms["data-wait"].explained_by <= set(symptoms)

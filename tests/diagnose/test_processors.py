@@ -196,6 +196,17 @@ def test_waits_are_divided_between_own_threads_and_others(told) -> None:
     assert threads.share.mid_ratio == pytest.approx(0.1)
 
 
+def test_fewer_threads_that_are_faster_beside_others_are_told_with_them(told) -> None:
+    crowd = waiting(0.02, own=2.6)
+    found = told("contended-machine", **faster(1.8, 1), **crowd)
+    assert "Beside them steps were 1.80x faster with 1 thread in place of 4." in found.message
+    assert "While they stay, call torch.set_num_threads(1)" in found.remedy
+    assert "Beside them" not in told("contended-machine", **crowd).message
+    small = waiting(0.02, own=2.1)  # what small-ops-threads says is so without others, too
+    assert told("small-ops-threads", **faster(1.8, 1), **small) is not None
+    assert "Beside them" not in told("contended-machine", **faster(1.8, 1), **small).message
+
+
 def test_a_busy_machine_on_which_the_loop_never_waits_is_left_alone(told) -> None:
     assert told("contended-machine", **waiting(0.0)) is None
     assert told("contended-machine", **waiting(0.02)).message.startswith(

@@ -1,7 +1,10 @@
 """Scripts of many habits under a trial: their steps are found and their bits stay."""
 
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
+from hasten.instrument.traits import TraitsReader
 from hasten.records import Phase
 
 pytestmark = pytest.mark.child
@@ -63,6 +66,21 @@ def test_a_step_is_one_update_with_all_its_samples(name, count, unit, trial) -> 
 
 def test_two_optimizers_make_one_step_together(trial) -> None:
     assert [step.sample_count for step in trial("gan").steps] == [4] * 6
+    assert trial("gan").facts.traits.optimizer.step_count == 2
+
+
+def test_what_a_step_holds_is_counted_once_its_end_is_known() -> None:
+    reader, batches = TraitsReader(), iter(DataLoader(range(99)))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    for batch_count in (15, 5, 5, 5):  # the cycle of five to one is known after three rounds
+        for _ in range(batch_count):
+            reader.loaded(batches, next(batches))
+            reader.backward(())
+            reader.steps(optimizer)
+        reader.steps(optimizer)
+        reader.ended()
+    found = reader.read()
+    assert (found.step_batch_count, found.optimizer.step_count) == (5, 6)
 
 
 def test_an_evaluation_between_epochs_is_no_part_of_any_step(trial) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hasten.diagnose.discover import discover as discover_symptoms
 from hasten.errors import PlanError
-from hasten.lever import check_plan, cure_of, discover, provided
+from hasten.lever import by_hand, check_plan, cure_of, discover, load, provided
 from hasten.records import Effect, Finding, OptimizerTraits, Phase, Plan, Scope, Traits
 from hasten.testing import fed
 
@@ -88,6 +88,13 @@ def test_what_the_user_would_write_by_hand_can_be_read(lever, scenes) -> None:
         assert lines.strip()
         if "in the shell" not in lines:
             ast.parse(lines)
+
+
+def test_what_the_user_would_write_by_hand_names_the_scripts_own_optimizer() -> None:
+    for name in ("fused_optimizer", "foreach_optimizer"):
+        own = Traits(optimizer=OptimizerTraits(name="Adam"))
+        assert "torch.optim.Adam(..., " in by_hand(load(name), True, own)
+        assert "torch.optim.Optimizer(..., " in by_hand(load(name), True, Traits())
 
 
 def test_bounds_and_counts_are_sensible(lever, scenes) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import hasten
+from hasten import torch_threads
 from hasten.lever import ScriptContext
 from hasten.levers.intra_op_threads import LEVER, other_count
 from hasten.records import CompilerTraits, ModelTraits, Phase, Traits
@@ -96,6 +97,29 @@ def test_has_no_advice_on_what_torch_takes_by_itself_or_on_cores_nobody_knows() 
     budget = replace(LAPTOP.budget, core_count=1, limited_by="unknown")
     unknown = replace(LAPTOP, budget=budget)
     assert LEVER.advice(context(unknown, 16)) == ""
+
+
+CHOICE = r"""
+from hasten.torch_threads import chooses_threads, put_back
+
+run = Run()
+put_back(2, chooses=True)  # as torch starts
+facts["chooses"] = [chooses_threads()]
+run.applied.switch({"intra_op_threads": 3})
+facts["chooses"].append(chooses_threads())
+run.applied.switch({})
+facts["chooses"].append(chooses_threads())
+run.applied.switch({"intra_op_threads": 3})
+torch.set_num_threads(2)  # the script's own
+run.close()
+facts["chooses"].append(chooses_threads())
+"""
+
+
+@pytest.mark.child
+@pytest.mark.skipif(torch_threads._mkl() is None, reason="needs a torch whose MKL can be asked")
+def test_mkl_chooses_its_threads_again_unless_the_script_has_set_a_number(training) -> None:
+    assert training(CHOICE)["chooses"] == [True, False, True, False]
 
 
 PROGRAM = r"""

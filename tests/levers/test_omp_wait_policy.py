@@ -50,6 +50,14 @@ def test_a_preloaded_runtime_takes_the_place_of_libgomp() -> None:
     assert LEVER.settings(replace(found, traits=traits)) == ("active", "passive")
 
 
+@pytest.mark.parametrize(("has_team", "is_tried"), [(None, True), (True, True), (False, False)])
+def test_where_no_operation_was_shared_no_thread_waits_for_another(has_team, is_tried) -> None:
+    found = context(on("libgomp"), threads=4)
+    found = replace(found, traits=replace(found.traits, has_team=has_team))
+    assert bool(LEVER.settings(found)) is is_tried
+    assert is_tried or "too small" in LEVER.why_not(found)
+
+
 def test_one_thread_waits_for_nobody() -> None:
     alone = provided(Plan().with_lever("intra_op_threads", 1), fed())
     assert LEVER.redundant_with("short", alone)

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from hasten.cli.streams import SPELT_OUT
-from hasten.records import Effect, LeverReport, Outcome, Phase, Plan
+from hasten.records import Effect, LeverReport, OptimizerTraits, Outcome, Phase, Plan, Traits
 from hasten.report import text
 from hasten.report.summary import render_summary
 from hasten.units import duration
@@ -94,6 +94,9 @@ def test_steps_before_and_after_are_typical_ones_whatever_happened_once(tuning, 
     alone = replace(seen, tuned=None, speedup=None)
     mean_s = alone.baseline.mean_step_s
     assert f"step     {duration(mean_s)}" in rows_of(alone, plan_path)
+    held = replace(seen, traits=Traits(optimizer=OptimizerTraits(step_count=2)))
+    told = "step     30 ms before, 20 ms after (2 optimizer steps)"
+    assert told in rows_of(held, plan_path)
 
 
 def test_what_ended_an_unconfirmed_search_is_said(tuning, plan_path) -> None:

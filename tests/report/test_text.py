@@ -234,6 +234,15 @@ def test_what_was_applied_alone_is_not_told_as_a_search_without_an_end(applied, 
     assert "Effect: rounding" in page
 
 
+def test_what_was_applied_alone_is_to_be_run_and_not_to_be_written_by_hand(applied, plan_path):
+    snippets = {"intra_op_threads": "torch.set_num_threads(2)"}
+    page = " ".join(
+        shown(text.render_tuning(applied, plan_path=plan_path, snippets=snippets)).split()
+    )
+    assert "Run your unedited script with what you set: hasten run" in page
+    assert "by hand" not in page
+
+
 def test_nothing_beside_what_was_applied_is_said_with_what_was_not_tried(applied):
     why = "not tried: its race needs about 9.04 s, and 1.58 s were left of the budget"
     levers = (*applied.levers[:-1], replace(applied.levers[-1], why=why, reason=Reason.UNTRIED))

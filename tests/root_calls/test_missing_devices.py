@@ -30,6 +30,12 @@ if GPU:
     torch.cuda.reset_peak_memory_stats()
     assert torch.cuda.get_device_name() and torch.cuda.current_device() == 0
     assert not torch.cuda.is_available()
+    free_bytes, all_bytes = torch.cuda.mem_get_info(0)
+    assert 0 < free_bytes <= all_bytes == torch.cuda.get_device_properties("cuda").total_memory
+    assert torch.cuda.get_device_properties(0).multi_processor_count > 0
+    assert torch.cuda.get_device_capability(device) < (7, 0)  # none of a GPU's own ways
+    torch.cuda.set_rng_state(torch.cuda.get_rng_state())
+    torch.cuda.nvtx.range_push("all")
 kinds = torch.cuda if GPU else torch
 began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2)) if GPU else (None, None)
 side = torch.cuda.Stream() if GPU else None

@@ -502,6 +502,23 @@ def test_what_was_applied_by_hand_is_proved_though_nothing_else_helps(tuned) -> 
     assert seen.proof.effect is Effect.ROUNDING
 
 
+@pytest.mark.parametrize(("applied", "beyond"), [(BRISK, " beyond what you set"), (NOTHING, "")])
+def test_a_search_that_ends_with_nothing_does_not_deny_what_was_applied(
+    tuned, applied, beyond
+) -> None:
+    class Stops(RecordingWatcher):
+        def stage(self, name, detail="") -> None:
+            if name == "search":
+                raise KeyboardInterrupt
+
+    gains = dict.fromkeys(LEVERS, 0.97)
+    seen = tuned(
+        600.0, step_s=0.1, start_s=2.0, gains=gains, applied=applied, watcher=Stops()
+    ).tuning
+    assert seen.plan == applied
+    assert f"Interrupted: nothing{beyond} is kept." in " ".join(seen.notes)
+
+
 def test_where_what_was_applied_fails_no_other_lever_is_blamed(tuned) -> None:
     seen = tuned(600.0, step_s=0.1, start_s=2.0, applied=BRISK, rejected={"brisk"}).tuning
     assert not seen.proof.holds

@@ -18,14 +18,23 @@ KERNEL = {
 }
 
 
-@pytest.mark.parametrize(("found", "others"), [(KERNEL, 1.0), ({}, None)])
-def test_it_says_how_many_cpus_others_kept_busy(monkeypatch, found, others) -> None:
+def examined(monkeypatch, found):
     steps = [Step(phase_ns={Phase.FORWARD: 100_000_000}, sample_count=1)] * 20
-    monkeypatch.setattr(examine.probes, "examine", lambda *_: (steps, dict(found)))
+    monkeypatch.setattr(examine.probes, "examine", lambda *_, **__: (steps, dict(found)))
     monkeypatch.setattr(examine, "probe_levers", lambda *_, **__: {})
     runner = SimpleNamespace(
         pace=SimpleNamespace(repeat_count=lambda plan: 1),
         facts=lambda plan: SimpleNamespace(traits=Traits()),
     )
-    seen = examine.examine(runner, Plan(()), sample_profile(), LAPTOP, seconds=1.0)
-    assert seen.others_ratio == others
+    return examine.examine(runner, Plan(()), sample_profile(), LAPTOP, seconds=1.0)
+
+
+@pytest.mark.parametrize(("found", "others"), [(KERNEL, 1.0), ({}, None)])
+def test_it_says_how_many_cpus_others_kept_busy(monkeypatch, found, others) -> None:
+    assert examined(monkeypatch, found).others_ratio == others
+
+
+@pytest.mark.parametrize(("run_s", "has_team"), [(0.5, True), (0.001, False), (None, None)])
+def test_it_says_whether_threads_shared_operations(monkeypatch, run_s, has_team) -> None:
+    found = KERNEL | ({} if run_s is None else {"processors.team_run_s": run_s})
+    assert examined(monkeypatch, found).has_team is has_team

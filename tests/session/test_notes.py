@@ -1,11 +1,14 @@
 """What the user is told of how trials run here."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from hasten.records import Phase, Profile
+from hasten.records import OptimizerTraits, Phase, Profile, Traits
+from hasten.session.observe import step_note
 from hasten.session.watching import notes_of
+from hasten.testing import fed
 
 
 @pytest.mark.parametrize(
@@ -28,3 +31,10 @@ def test_room_for_one_and_others_on_the_accelerator_are_told(alone, others_ratio
     first, *rest = notes_of(runner, seen)
     assert first == "as ever"
     assert [words in note for words, note in zip(told, rest, strict=True)] == [True] * len(told)
+
+
+def test_a_step_that_is_more_than_one_batch_is_told() -> None:
+    assert step_note(Traits()) == step_note(fed()) == ()
+    critic = replace(fed(step_batch_count=5), optimizer=OptimizerTraits(step_count=6))
+    assert step_note(critic)[0].startswith("A step here is 5 batches and 6 optimizer steps")
+    assert "is 2 optimizer steps" in step_note(Traits(optimizer=OptimizerTraits(step_count=2)))[0]

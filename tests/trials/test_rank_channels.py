@@ -127,6 +127,12 @@ def test_what_takes_no_step_is_asked_of_the_first_rank_alone(ranks) -> None:
         second.receive(0.05)
 
 
+def test_no_rank_ends_a_look_by_its_own_clock(ranks) -> None:
+    parent, ends = ranks
+    parent.send(protocol.Examine(step_count=20, least_count=8, most_s=0.1))
+    assert [end.receive(1.0).least_count for end in ends] == [20, 20]
+
+
 @pytest.mark.parametrize(
     "said", [protocol.Ended(step_count=9), protocol.CommandRefused(why="it is a fake")]
 )

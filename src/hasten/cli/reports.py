@@ -64,7 +64,7 @@ def _page(tuning: Tuning, plan_path: Path, *, full: bool) -> RenderableType:
 
     if not full:
         return render_summary(tuning, plan_path=plan_path)
-    return text.render_tuning(tuning, plan_path=plan_path, snippets=_snippets(tuning.plan))
+    return text.render_tuning(tuning, plan_path=plan_path, snippets=_snippets(tuning))
 
 
 def _refuse_beside_edits(**places: Path | None) -> None:
@@ -105,7 +105,7 @@ def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
         edits = _edits(tuning, tuning.plan).diff
     except HastenError:  # a notebook, or a script that no longer exists: `--edits` says why
         edits = ""
-    page = render_tuning(tuning, plan_path=plan_path, snippets=_snippets(tuning.plan), edits=edits)
+    page = render_tuning(tuning, plan_path=plan_path, snippets=_snippets(tuning), edits=edits)
     write_atomically(path, page)
 
 
@@ -124,7 +124,7 @@ def leave(
 
     path = plan_file.place_for(path, tuning)
     report_path = path.with_name(f"{path.stem}-report.txt")
-    snippets = _snippets(tuning.plan)
+    snippets = _snippets(tuning)
     page = _page(tuning, path, full=True)
     try:
         with _uninterrupted():
@@ -190,11 +190,11 @@ def leave_profile(
     return [place for place in (json, html) if place is not None]
 
 
-def _snippets(plan: Plan) -> Mapping[str, str]:
-    from hasten.lever import discover
+def _snippets(tuning: Tuning) -> Mapping[str, str]:
+    from hasten.lever import by_hand, discover
 
-    known = discover()
-    return {name: known[name].snippet(s) for name, s in plan.settings if name in known}
+    known, settings = discover(), tuning.plan.settings
+    return {name: by_hand(known[name], s, tuning.traits) for name, s in settings if name in known}
 
 
 def check_outputs(*paths: Path | None) -> None:

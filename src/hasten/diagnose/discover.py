@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from hasten.diagnose import families
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from hasten.diagnose.case import Case
     from hasten.diagnose.symptom import Symptom
     from hasten.records import Finding
+
+_EXPLAINED_RATIO = 0.5
 
 
 def discover() -> Mapping[str, Symptom]:
@@ -31,9 +33,18 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
 
     A symptom that raises is skipped; the others are still reported.
     """
-    seen = [_find(symptom, case) for symptom in discover().values()]
+    symptoms = discover()
+    seen = [_find(symptom, case) for symptom in symptoms.values()]
     found = [finding for finding in seen if finding is not None]
+    found = [one for one in found if not _is_explained(one, symptoms[one.name], found)]
     return tuple(sorted(found, key=lambda one: one.share is None or -one.share.mid_ratio))
+
+
+def _is_explained(finding: Finding, symptom: Symptom, found: Iterable[Finding]) -> bool:
+    """Return whether another finding says more about the time that this one reports."""
+    shares = [one.share for one in found if one.name in symptom.explained_by]
+    least = _EXPLAINED_RATIO * finding.share.mid_ratio if finding.share else 0.0
+    return any(share is not None and share.mid_ratio >= least for share in shares)
 
 
 def _find(symptom: Symptom, case: Case) -> Finding | None:

@@ -21,8 +21,11 @@ class Symptom:
         find: returns the finding, or None if the case does not show it or a fact is unknown.
         on_host: host work inside a step, which costs nothing while an accelerator is
             still busy with work queued earlier.
+        explained_by: names of symptoms that say more about the same time: it is left out where
+            one of them accounts for half of its share.
     """
 
     name: str
     find: Callable[[Case], Finding | None]
     on_host: bool = False
+    explained_by: frozenset[str] = frozenset()

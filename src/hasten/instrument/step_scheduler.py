@@ -53,6 +53,7 @@ class StepScheduler:
         self._waited_s = 0.0
         self._flops: FlopProbe | None = None
         self._examination: examine.Examination | None = None
+        self._enough: tuple[float, int] | None = None
 
     def wait_for_go(self) -> None:
         """Wait until the parent lets this process train for the first time."""
@@ -76,6 +77,7 @@ class StepScheduler:
             self._left_count -= 1
             row = [sample_count, *phases_ns]
             self._done[-1].append(row)
+            self._cut_short()
         if self._late_rows is not None:
             self._late_rows.append(row)
         if self._skip_count or self._left_count:
@@ -85,6 +87,12 @@ class StepScheduler:
         else:
             self._listen()
         self._watch.ledger.start()
+
+    def _cut_short(self) -> None:
+        """Let a closer look end that has taken long enough, as beside an evaluation."""
+        if self._enough is not None and time.monotonic() >= self._enough[0]:
+            left_count = max(0, self._enough[1] - len(self._done[-1]))
+            self._left_count = min(self._left_count, left_count)
 
     def _begin(self, turn: Turn) -> None:
         self._skip_count, self._left_count = turn.skip_count, turn.step_count
@@ -130,7 +138,7 @@ class StepScheduler:
         elif self._examination is not None:
             found = self._examination.end() | ({"device.idle_s": idle_s} if idle_s else {})
             self._answer = protocol.Examined(found=found, turns=self._done)
-            self._examination, self._done = None, []
+            self._examination, self._enough, self._done = None, None, []
         elif self._done:
             self._answer = protocol.TurnsRun(turns=self._done, usage={**usage(), **seen})
             self._done = []
@@ -153,6 +161,7 @@ class StepScheduler:
                 self._follow_device(command.step_count)
                 self._examination = examine.Examination(self._watch, examine.discover())
                 self._left_count = command.step_count
+                self._enough = time.monotonic() + command.most_s, command.least_count
                 self._done.append([])
                 return
             self._answer = self._reply(command)

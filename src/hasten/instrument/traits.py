@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.checkpoint_clock import CheckpointClock
@@ -52,6 +52,38 @@ def _own_order(sampler: Any) -> bool:
     return not all(kind.__module__.startswith("torch.utils.data") for kind in kinds)
 
 
+@dataclass(slots=True)
+class _StepContents:
+    """What a step holds. The first one counts for nothing: in it, the loop's cycle is learned.
+
+    Attributes:
+        loaded_count: batches for this step so far.
+        stepped_count: steps of optimizers so far.
+        update_count: steps of optimizers in the last step.
+    """
+
+    loaded_count: int = 0
+    stepped_count: int = 0
+    update_count: int = 1
+    _batch_count: int = 0
+    _fed_count: int = 0
+    _is_learned: bool = False
+
+    def ended(self) -> None:
+        """Count the step that ends if it was fed, and begin the next."""
+        if self._is_learned:
+            self._fed_count += self.loaded_count > 0
+            self._batch_count += self.loaded_count
+            self.update_count = max(1, self.stepped_count)
+        self._is_learned = True
+        self.loaded_count = self.stepped_count = 0
+
+    @property
+    def step_batch_count(self) -> int:
+        """Batches in a step that is fed."""
+        return max(1, round(self._batch_count / max(1, self._fed_count)))
+
+
 class TraitsReader:
     """An observer that notes what the script is made of, for the levers' `settings`.
 
@@ -68,7 +100,7 @@ class TraitsReader:
         self.about_data: Callable[[int, LoaderTraits], LoaderTraits] = lambda _, loader: loader
         self._fetches = fetches
         self._dataset = self._iterator = 0
-        self._batch_count = self._step_count = self._loaded_count = 0
+        self._contents = _StepContents()
         self._trains = False
         self._draws = DrawWatch()
         self._updates = UpdateWatch()
@@ -103,10 +135,10 @@ class TraitsReader:
         # Until something has been trained, it may be the loader of an initial evaluation.
         is_known = id(iterator._dataset) == self._dataset
         if self._trains or (is_known and id(iterator) == self._iterator):
-            self._loaded_count += is_known
+            self._contents.loaded_count += is_known
             return
         self._dataset, self._iterator = id(iterator._dataset), id(iterator)
-        self._loaded_count = 1
+        self._contents.loaded_count = 1
         self._draws = DrawWatch()
         # A loader without workers has no such number; None means torch's default, 2.
         self._prefetch_count = int(getattr(iterator, "_prefetch_factor", None) or 2)
@@ -132,6 +164,7 @@ class TraitsReader:
 
     def steps(self, optimizer: Any) -> None:
         """Note the optimizer's class and which of torch's forms the script asks for."""
+        self._contents.stepped_count += 1
         quietly(self._signs.steps, optimizer)
         quietly(self._steps, optimizer)
 
@@ -153,9 +186,7 @@ class TraitsReader:
     def ended(self) -> None:
         """Count the steps that the loader has fed, and the batches it fed to them."""
         self._signs.ended()
-        self._step_count += self._loaded_count > 0
-        self._batch_count += self._loaded_count
-        self._loaded_count = 0
+        self._contents.ended()
 
     def stepped(self, phases_ns: tuple[int, ...]) -> None:
         """Record the phases of a step."""
@@ -179,9 +210,11 @@ class TraitsReader:
             self.found = replace(self.found, loader=self._read_loader(self.found.loader))
         # Batches come in bursts of one per worker; this many are in flight at once.
         ahead_count = self._prefetch_count * self.found.worker_count
+        optimizer = replace(self.found.optimizer, step_count=self._contents.update_count)
         return replace(
             self.found,
             torch=version,
+            optimizer=optimizer,
             compiler=read_compiler(version),
             loop_draws=self._draws.loop,
             cycle_count=max(1, ahead_count),
@@ -193,9 +226,7 @@ class TraitsReader:
     def _read_loader(self, loader: LoaderTraits) -> LoaderTraits:
         if self._fetches is not None:
             loader = self.about_data(self._dataset, self._fetches.add(self._dataset, loader))
-        if self._step_count:
-            per_step = max(1, round(self._batch_count / self._step_count))
-            loader = replace(loader, step_batch_count=per_step)
+        loader = replace(loader, step_batch_count=self._contents.step_batch_count)
         if loader.worker_count or self._draws.items is None:
             return loader
         return replace(loader, draws=self._draws.items)

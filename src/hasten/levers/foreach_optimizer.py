@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import Lever, unless
+from hasten.lever import OPTIMIZER, Lever, unless
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
@@ -130,9 +130,7 @@ LEVER = Lever(
     gain_ratio=2.0,
     cures=frozenset({"per-parameter-loops"}),
     why_not=why_not,
-    snippet=lambda _: (
-        "optimizer = torch.optim.RMSprop(..., foreach=True)  # the script's own class"
-    ),
+    snippet=lambda _: f"optimizer = {OPTIMIZER}(..., foreach=True)",
     promising=promising,
     apply=apply,
     edit="optimizers.foreach_optimizer",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import Lever, unless
+from hasten.lever import OPTIMIZER, Lever, unless
 from hasten.loader.device.ring import is_dense
 from hasten.records import Effect, Phase, Scope
 
@@ -132,7 +132,7 @@ LEVER = Lever(
     settings=unless(why_not, True),
     gain_ratio=6.0,
     why_not=why_not,
-    snippet=lambda _: "optimizer = torch.optim.AdamW(..., fused=True)  # the script's own class",
+    snippet=lambda _: f"optimizer = {OPTIMIZER}(..., fused=True)",
     apply=apply,
     edit="optimizers.fused_optimizer",
     cures=frozenset({"per-parameter-loops"}),

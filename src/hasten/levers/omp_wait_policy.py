@@ -42,6 +42,7 @@ _RUNTIME = re.compile(r"/(libgomp|libiomp5|libomp)[.-]")
 _MAPS = Path("/proc/self/maps")
 _BUSY_RATIO = 0.10
 _ALONE = "torch uses 1 thread: none waits for another"
+_UNSHARED = "the operations are too small for torch to share them: no thread waits for another"
 
 
 def _deciding(runtimes: Iterable[str]) -> list[str]:
@@ -90,7 +91,7 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the policy that soon sleeps; where the cores are not shared, after active."""
     if context.traits.thread_count in (None, 1) or context.off_cpu():
         return ()
-    if _own(context) or _lacks_openmp(context):
+    if context.traits.has_team is False or _own(context) or _lacks_openmp(context):
         return ()
     sleeping = _sleeping(context)
     return (sleeping,) if _shares_cores(context) else ("active", sleeping)
@@ -104,6 +105,8 @@ def why_not(context: ScriptContext) -> str:
         return _ALONE
     if off_cpu := context.off_cpu():
         return off_cpu
+    if context.traits.has_team is False:
+        return _UNSHARED
     if own := _own(context):
         return f"the environment of the script sets {' and '.join(own)}"
     return "torch runs without OpenMP here"

@@ -80,6 +80,7 @@ class Diagnosis:
         fault_s: seconds that a page fault adds to a step; None where that is unknown.
         others_ratio: CPUs that other processes kept busy of those that the loop may use, as an
             average number; None where that is unknown.
+        has_team: whether threads beside the loop's own computed; None where that is unknown.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -87,6 +88,7 @@ class Diagnosis:
     steps: tuple[Step, ...] = ()
     fault_s: float | None = None
     others_ratio: float | None = None
+    has_team: bool | None = None
 
     @property
     def is_contended(self) -> bool:

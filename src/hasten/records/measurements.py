@@ -188,6 +188,11 @@ class Profile:
         return sum(s for phase, s in self.phase_s.items() if Phase(phase).in_step)
 
     @property
+    def span_s(self) -> float:
+        """Mean seconds from step to step, with evaluation and checkpoints."""
+        return sum(self.phase_s.values())
+
+    @property
     def samples_per_s(self) -> float:
         """Throughput of training alone."""
         return self.sample_count / self.mean_step_s

@@ -136,6 +136,7 @@ class OptimizerTraits:
         is_foreach: the script asks for its form on lists of tensors.
         tensor_count: parameters in its first group.
         has_sparse_gradients: some gradients of its first step are sparse tensors.
+        step_count: steps of this and any other optimizer in a training step.
     """
 
     name: str | None = None
@@ -143,6 +144,7 @@ class OptimizerTraits:
     is_foreach: bool = False
     tensor_count: int = 0
     has_sparse_gradients: bool = False
+    step_count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +207,7 @@ class Traits:
         helper_count: processes that a lever adds, to compute shares of the model's calls.
         cycle_count: steps after which times repeat: batches that workers have in flight at once.
         thread_count: threads that share an operation on the CPU.
+        has_team: whether a closer look saw threads beside the loop's own compute; None without one.
         openmp_variables: environment variables that say something to OpenMP.
         preloaded: the `LD_PRELOAD` of the process.
         huge_pages: how the kernel gives them: `always`, `madvise` or `never`.
@@ -230,6 +233,7 @@ class Traits:
     helper_count: int = 0
     cycle_count: int = 1
     thread_count: int | None = None
+    has_team: bool | None = None
     openmp_variables: tuple[str, ...] = ()
     preloaded: str = ""
     huge_pages: str | None = None
@@ -251,6 +255,11 @@ class Traits:
     def worker_count(self) -> int:
         """Worker processes of the loader; 0 also where no loader feeds the loop."""
         return self.loader.worker_count if self.loader else 0
+
+    @property
+    def step_batch_count(self) -> int:
+        """Batches of the loader in a step; 0 where none feeds the loop."""
+        return self.loader.step_batch_count if self.loader else 0
 
     def with_workers(self, count: int) -> Traits:
         """Return the same traits with `count` worker processes, where there is a loader."""

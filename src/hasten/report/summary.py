@@ -17,7 +17,7 @@ from hasten.report.wording import (
     interval,
     report_line,
 )
-from hasten.units import duration, percent, times
+from hasten.units import duration, percent, step_parts, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,9 @@ def _facts(tuning: Tuning) -> list[tuple[str, str]]:
     before_s, then = tuning.baseline.mean_step_s, ""
     if tuning.tuned is not None:  # medians, like the figure: a mean holds what happens once
         before_s, then = tuning.baseline.step_s, f" before, {duration(tuning.tuned.step_s)} after"
-    rows = [("step", f"{duration(before_s)}{then}")]
+    parts = step_parts(tuning.traits.step_batch_count, tuning.traits.optimizer.step_count)
+    held = f" ({parts})" if parts else ""
+    rows = [("step", f"{duration(before_s)}{then}{held}")]
     if tuning.plan.settings:
         effect, gates = tuning.proof.effect, tuning.proof.gates
         passed_count = sum(gate.passed is True for gate in gates)

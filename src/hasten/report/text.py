@@ -259,12 +259,14 @@ def _use(tuning: Tuning, plan_path: Path, snippets: Mapping[str, str]) -> list[R
     if not tuning.plan.settings:
         return []
     command = command_line("run", tuning.workload, plan_path=plan_path)
+    only_applied = _is_only_applied(tuning)
+    under = "with what you set" if only_applied else "under the plan"
     parts: list[RenderableType] = [
-        prose("Run your unedited script under the plan:"),
+        prose(f"Run your unedited script {under}:"),
         indented(prose(continued(command, width=WIDTH - 4), "bold cyan")),
     ]
     by_hand = [(n, snippets[n]) for n, _ in tuning.plan.settings if snippets.get(n, "").strip()]
-    if by_hand:
+    if by_hand and not only_applied:
         parts += [Text(), prose("Or write the same by hand:")]
     for name, code in by_hand:
         parts.append(indented(prose(f"# {name}", "dim")))

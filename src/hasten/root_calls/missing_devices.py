@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from functools import cache, partial, wraps
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.host_streams import HostEvent, HostStream
@@ -17,10 +19,12 @@ _NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", 
 _EVERYWHERE = ("cpu", "meta")
 # What has nothing to do without the device, and what it answers then.
 _OF_CUDA = {
-    "current_device": 0, "get_device_name": "cpu", "ipc_collect": None, "max_memory_reserved": 0,
+    "current_device": 0, "get_device_capability": (0, 0), "get_device_name": "cpu",
+    "ipc_collect": None, "max_memory_reserved": 0, "memory_summary": "",
     "reset_max_memory_allocated": None, "reset_peak_memory_stats": None, "set_device": None,
-    "synchronize": None,
+    "set_per_process_memory_fraction": None, "set_rng_state": None, "synchronize": None,
 }  # fmt: skip
+_OF_NVTX = {"mark": None, "range_pop": 0, "range_push": 0}
 
 
 @cache
@@ -58,9 +62,10 @@ def replace_missing(target: str) -> Callable[[], None]:
     """Answer calls that name a device which is not here as if they named `target`.
 
     These are `Tensor.to`, `Tensor.cuda`, all functions that make tensors, generators, `torch.load`,
-    the default device, and what `torch.cuda` would do to the device itself; if `target` is the CPU,
-    also `torch.cuda.FloatTensor` and its kin, streams and events. `is_available` still tells the
-    truth, so a script that asks first takes its own way.
+    the default device, and what `torch.cuda` would do to the device itself or tell of it: one that
+    has the memory of this machine, and no ability of a GPU's. If `target` is the CPU, also
+    `torch.cuda.FloatTensor` and its kin, streams and events. `is_available` still tells the truth,
+    so a script that asks first takes its own way.
 
     Args:
         target: the name of a device.
@@ -102,8 +107,11 @@ def _answers(target: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     yield torch, "load", _load(torch.load, target)
     generator = _with_device(torch.Generator, target, place=0)
     yield torch, "Generator", _made_by(torch.Generator, generator)
-    for name, answer in _OF_CUDA.items():
-        yield torch.cuda, name, _unless_cuda(getattr(torch.cuda, name), partial(_same, answer))
+    for owner, told in ((torch.cuda, _OF_CUDA), (torch.cuda.nvtx, _OF_NVTX)):
+        for name, answer in told.items():
+            yield owner, name, _unless_cuda(getattr(owner, name), partial(_same, answer))
+    for name, ask in _ASKED.items():
+        yield torch.cuda, name, _unless_cuda(getattr(torch.cuda, name), ask)
     if target == "cpu":
         yield from _legacy_kinds()
         yield from _streams()
@@ -239,6 +247,32 @@ def _load(original: Callable[..., Any], target: str) -> Callable[..., Any]:
         return original(f, substitute(place, target), *args, **kwargs)
 
     return answer
+
+
+def _memory() -> tuple[int, int]:
+    """Return the bytes of this machine that are free, and all of them."""
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    return page_bytes * os.sysconf("SC_AVPHYS_PAGES"), page_bytes * os.sysconf("SC_PHYS_PAGES")
+
+
+def _properties() -> Any:
+    """Return what a script may ask of a device before it trains there: those of a CPU."""
+    return SimpleNamespace(
+        name="cpu", major=0, minor=0, total_memory=_memory()[1], warp_size=1,
+        multi_processor_count=os.cpu_count() or 1, is_integrated=1, is_multi_gpu_board=0,
+    )  # fmt: skip
+
+
+def _no_state() -> Any:
+    """Return the state of a generator that is not here."""
+    import torch
+
+    return torch.ByteTensor()
+
+
+_ASKED: dict[str, Callable[[], Any]] = {
+    "get_device_properties": _properties, "get_rng_state": _no_state, "mem_get_info": _memory,
+}  # fmt: skip
 
 
 def _same(answer: Any) -> Any:

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hasten import torch_threads
 from hasten.lever import is_asked_by_script
 
 if TYPE_CHECKING:
@@ -49,19 +50,20 @@ def hold_threads(training: Training, count: int) -> Callable[[], None]:
 
     put = torch._C.set_num_threads
     own = [torch.get_num_threads()]
+    chooses = [False]  # whether MKL did, before a count was put
     trains: list[int] = []
 
     def settle() -> None:
         trains.append(os.getpid())
         now = torch.get_num_threads()  # we are told the true count
         if now != count:  # it was set in another way than by torch's function
-            own[0] = now
+            own[0], chooses[0] = now, torch_threads.chooses_threads()
             put(count)
 
     def answer(original: Callable[..., Any], *args: Any) -> Any:
         if not _is_count(args) or _in_worker():
             return original(*args)  # which says what is wrong with them
-        own[0] = args[0]
+        own[0], chooses[0] = args[0], False
         is_helper = multiprocessing.parent_process() is not None and os.getpid() not in trains
         return original(*args) if is_helper else None
 
@@ -76,6 +78,6 @@ def hold_threads(training: Training, count: int) -> Callable[[], None]:
         for one in undos:
             one()
         if torch.get_num_threads() == count != own[0]:
-            put(own[0])
+            torch_threads.put_back(own[0], chooses=chooses[0])
 
     return undo

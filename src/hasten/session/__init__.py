@@ -35,6 +35,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
         measure_peaks,
         observe,
         others_note,
+        step_note,
     )
     from hasten.session.protection import protect
 
@@ -54,7 +55,8 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
             runner, options.applied, seen, facts, seconds=_LOOK_S, assumed=options.assumed
         )
         view.found(diagnosis)
-        notes += (*runner.children.notes, *others_note(seen))
+        traits = runner.facts(options.applied).traits
+        notes += (*runner.children.notes, *others_note(seen), *step_note(traits))
     return Profiling(
         machine=_of_what_trained(facts), workload=workload, profile=seen, diagnosis=diagnosis,
         notes=notes, assumed=tuple(sorted(options.assumed)),

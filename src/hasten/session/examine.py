@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hasten.trials.runner import TrialRunner
 
 _LEAST_COUNT, _MOST_COUNT = 8, 200
+_TEAM_RATIO = 0.01
+_SLOWER_RATIO = 3.0  # steps that are looked at take longer
 _PROBES_RATIO = 0.4  # of the time for looking, for pairs of steps under levers
 
 
@@ -45,10 +47,13 @@ def examine(
         seconds: about how long to look; at least eight steps.
         assumed: what the user granted, by name.
     """
-    count = max(_LEAST_COUNT, runner.pace.repeat_count(plan), int(seconds / max(1e-6, seen.step_s)))
+    least_count = max(_LEAST_COUNT, runner.pace.repeat_count(plan))
+    count = min(_MOST_COUNT, max(least_count, int(seconds / max(1e-6, seen.step_s))))
     try:
-        steps, found = probes.examine(runner, plan, min(count, _MOST_COUNT))
-        traits = runner.facts(plan).traits
+        steps, found = probes.examine(
+            runner, plan, count, least_count=least_count, most_s=_SLOWER_RATIO * seconds
+        )
+        traits = replace(runner.facts(plan).traits, has_team=_has_team(found))
     except HastenError:
         runner.children.clear()  # one has died, or is an answer behind
         return Diagnosis()
@@ -74,7 +79,14 @@ def examine(
         steps=tuple(steps),
         fault_s=_fault_s(found),
         others_ratio=None if rivals is None else rivals.others_ratio,
+        has_team=traits.has_team,
     )
+
+
+def _has_team(found: Mapping[str, Any]) -> bool | None:
+    """Return whether operations were shared: a team of threads is started for the first that is."""
+    run_s, wall_s = found.get("processors.team_run_s"), found.get("processors.wall_s")
+    return None if run_s is None or not wall_s else run_s >= _TEAM_RATIO * wall_s
 
 
 def _fault_s(found: Mapping[str, Any]) -> float | None:

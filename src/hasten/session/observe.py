@@ -14,12 +14,12 @@ from hasten.records import LEAST_RATIO, Phase, Profile
 from hasten.search.costs import GLANCE_COUNT, probe_count, watch_count
 from hasten.trials.plan_statistics import waits
 from hasten.trials.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
-from hasten.units import duration, percent
+from hasten.units import duration, percent, step_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.records import Plan, Step
+    from hasten.records import Plan, Step, Traits
     from hasten.trials.plan_statistics import PlanStatistics
     from hasten.trials.runner import TrialRunner
 
@@ -98,6 +98,12 @@ def others_note(seen: Profile) -> tuple[str, ...]:
         f"Other processes hold {percent(ratio)} of the accelerator's memory: timings beside them "
         "are noisy, and trials may run out of it.",
     )
+
+
+def step_note(traits: Traits) -> tuple[str, ...]:
+    """Say what a step is where it is not one batch with one step of an optimizer."""
+    parts = step_parts(traits.step_batch_count, traits.optimizer.step_count)
+    return (f"A step here is {parts}; figures per step are of all that.",) if parts else ()
 
 
 def where(seen: Profile) -> str:

@@ -50,7 +50,7 @@ def probe_levers(
     ]
     cycle = runner.pace.repeat_count(plan)
     turns = (Turn(0, 1, cycle, True), Turn(1, 1, cycle, True))
-    pair_s = 2 * (1 + cycle) * max(1e-6, seen.step_s) * max(1, len(probes))
+    pair_s = 2 * (1 + cycle) * max(1e-6, seen.span_s) * max(1, len(probes))
     pair_count = min(_MOST_COUNT, int(seconds / pair_s))
     found: dict[str, Any] = {}
     for name, fact, setting in probes if pair_count >= _LEAST_COUNT else ():

@@ -185,7 +185,8 @@ class TuningSession:
         lacks = "proved, but not" if proof.gates else "neither proved nor"
         on = "" if self._watched.journal.lost else " The same command goes on from here."
         why = "Interrupted" if interrupted else "The budget is spent"
-        kept = f"the best so far is kept, {lacks} confirmed" if plan.settings else "nothing is kept"
+        none = "nothing beyond what you set" if self._options.applied.settings else "nothing"
+        kept = f"the best so far is kept, {lacks} confirmed" if plan.settings else f"{none} is kept"
         self._decisions.notes.append(f"{why}: {kept}.{on}")
         seen = self._result(Answer(plan=plan, proof=proof, baseline=self._watched.baseline))
         return replace(seen, interrupted=interrupted, out_of_time=not interrupted)

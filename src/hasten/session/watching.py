@@ -14,7 +14,7 @@ from hasten.session.candidates import advice, find_candidates
 from hasten.session.examine import examine
 from hasten.session.journals import open_journal
 from hasten.session.measured_costs import costs_of, first_costs
-from hasten.session.observe import observe, others_note, where
+from hasten.session.observe import observe, others_note, step_note, where
 from hasten.session.protection import refuse_other_machines
 from hasten.units import percent
 
@@ -59,7 +59,8 @@ class Watched:
     def notes(self) -> list[str]:
         """What levers have to say about the script, and whether none can help."""
         nothing = "No lever can reach 2% here: see why each was left out."
-        return [*advice(self.context), *(() if self.candidates else (nothing,))]
+        own = (*step_note(self.context.traits), *advice(self.context))
+        return [*own, *(() if self.candidates else (nothing,))]
 
 
 def notes_of(runner: TrialRunner, baseline: Profile) -> tuple[str, ...]:
@@ -142,7 +143,7 @@ def watch(
         refuse_too_short(options.budget_s, spent_s(), costs, is_watched=True)
     except UsageError as refused:
         raise with_findings(refused, diagnosis, machine) from None
-    traits = runner.facts(applied).traits
+    traits = replace(runner.facts(applied).traits, has_team=diagnosis.has_team)
     refuse_other_machines(traits)
     context = context_of(machine, baseline, traits, assumed=options.assumed)
     journal = open_journal(workload, options, machine, torch=traits.torch)

@@ -28,12 +28,23 @@ def ceiling(runner: TrialRunner, plan: Plan, count: int) -> tuple[list[Pair], fl
     return pairs, data_ns * 1e-9 / sum(step.wall_s for step in steps)
 
 
-def examine(runner: TrialRunner, plan: Plan, count: int) -> tuple[list[Step], dict[str, Any]]:
-    """Look closely at some steps, as many as the script has room for; they are not timed."""
+def examine(
+    runner: TrialRunner, plan: Plan, count: int, *, least_count: int, most_s: float
+) -> tuple[list[Step], dict[str, Any]]:
+    """Look closely at some steps, as many as the script has room for; they are not timed.
+
+    Args:
+        runner: where the script runs.
+        plan: what the user set.
+        count: the most steps.
+        least_count: steps that are enough once `most_s` have passed.
+        most_s: seconds that are enough.
+    """
 
     def look() -> tuple[list[Step], dict[str, Any]]:
         room = runner.pace.room(count)
         trial = runner.children.with_life((plan,), 0, room)
-        return trial.examine(room, timeout_s=runner.pace.timeout_s(room))
+        timeout_s = runner.pace.timeout_s(room)
+        return trial.examine(room, timeout_s=timeout_s, least_count=least_count, most_s=most_s)
 
     return runner.repeat(look)

@@ -7,6 +7,7 @@ and their answers become one: a step takes as long as the slowest rank needs.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,9 @@ class RankChannels:
         """
         self._asked = self._channels[:1] if isinstance(command, _OF_ONE) else self._channels
         self._answers = []
+        if len(self._channels) > 1 and isinstance(command, protocol.Examine):
+            # Each rank would stop by its own clock.
+            command = replace(command, least_count=command.step_count)
         for channel in self._asked:
             channel.send(command)
 

@@ -181,12 +181,23 @@ class TrialProcess:
         self.step_count += sum(turn.skip_count + turn.step_count for turn in turns)
         return [[_step(row) for row in rows] for rows in answer.turns], answer.usage
 
-    def examine(self, count: int, *, timeout_s: float) -> tuple[list[Step], dict[str, Any]]:
-        """Look closely at `count` steps; return them, and what the examiners found."""
-        command = protocol.Examine(step_count=count)
+    def examine(
+        self, count: int, *, timeout_s: float, least_count: int | None = None, most_s: float = 0.0
+    ) -> tuple[list[Step], dict[str, Any]]:
+        """Look closely at `count` steps; return them, and what the examiners found.
+
+        Args:
+            count: the most steps.
+            timeout_s: how long to wait for the answer.
+            least_count: steps that are enough once the look has taken `most_s`; all by default.
+            most_s: seconds that are enough.
+        """
+        least_count = count if least_count is None else min(least_count, count)
+        command = protocol.Examine(step_count=count, least_count=least_count, most_s=most_s)
         answer = self.ask(command, protocol.Examined, timeout_s + self._code.patience_s)
-        self.step_count += count
-        return [_step(row) for row in answer.turns[0]], answer.found
+        steps = [_step(row) for row in answer.turns[0]]
+        self.step_count += len(steps)
+        return steps, answer.found
 
     def park(self) -> None:
         """Stop the child and its loader workers: they neither take CPU nor fetch ahead."""

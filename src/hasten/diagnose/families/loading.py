@@ -22,7 +22,7 @@ from hasten.records import LEAST_RATIO, Finding, Interval
 from hasten.units import duration, percent, size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hasten.diagnose.case import Case
     from hasten.records import Place
@@ -38,6 +38,7 @@ _LEAST_STARTS_COUNT = 3
 _LEAST_START_S = 1.0
 _LONG_START_S = 5.0
 _CHEAP_ITEM_S = 0.0005
+_LONG_WAIT_RATIO = 0.2
 _NO_FORK_PYTHON = [3, 14]
 _GUARD = (
     " Python 3.14 runs the script anew for each worker: what trains belongs below "
@@ -251,10 +252,73 @@ def _slow_worker_start(case: Case) -> Finding | None:
     )
 
 
+def _data_wait(case: Case) -> Finding | None:
+    """Find a long wait for data whose cause is not known; say what is known of it."""
+    loader, waits = case.traits.loader, waiting(case)
+    if loader is None or waits is None or waits.low_ratio < _LONG_WAIT_RATIO:
+        return None
+    kinds: Mapping[str, int] = case.found.get("loading.kinds", {})
+    return Finding(
+        share=waits,
+        message=(
+            f"The loop waits for data {percent(waits.mid_ratio)} of the time"
+            f"{_batch_said(case, kinds)}{_cores_said(case)}."
+        ),
+        remedy=_advised(case, kinds),
+        places=places_in(case, "loading.places", *sorted(kinds, key=lambda kind: -kinds[kind]))[:3]
+        or _made_at(case),
+    )
+
+
+def _batch_said(case: Case, kinds: Mapping[str, int]) -> str:
+    """Say what a batch costs, as far as it is known."""
+    loader, made_s = case.traits.loader, fetch_s(case)
+    if loader is None or made_s is None:
+        return ""
+    item_count = case.found.get("loading.item_count")
+    what = f"a batch of {item_count:.0f} samples" if item_count else "a batch"
+    what = f"{what} of {loader.dataset}" if loader.dataset else what
+    who = _workers(loader.worker_count) if loader.worker_count else "the loop itself"
+    each = f", {duration(made_s / item_count)} a sample" if item_count else ""
+    ratio = kinds.get("collate", 0) / max(1, sum(kinds.values()))
+    collated = f", {percent(ratio)} of it in the collate function" if ratio else ""
+    return f": {what} takes {who} {duration(made_s)}{each}{collated}"
+
+
+def _cores_said(case: Case) -> str:
+    used = case.profile.cores_ratio
+    return (
+        ""
+        if used is None
+        else (f". The job uses {used:.1f} of {case.machine.budget.core_count} cores")
+    )
+
+
+def _advised(case: Case, kinds: Mapping[str, int]) -> str:
+    """Return what may shorten a wait whose cause is not known for certain."""
+    loader, used = case.traits.loader, case.profile.cores_ratio
+    in_collate = kinds.get("collate", 0) > sum(kinds.values()) / 2
+    cheaper = "Do less in the collate function" if in_collate else "Make each sample cheaper"
+    if loader is not None and not loader.is_map_style and not loader.worker_count:
+        return (
+            f"{cheaper}, or set num_workers and let each worker read its own part of the stream "
+            "(torch.utils.data.get_worker_info)."
+        )
+    if used is not None and case.machine.budget.core_count - used < _LEAST_IDLE_CORES_RATIO:
+        return f"{cheaper}, or keep what is made: no core is idle that more workers could use."
+    return f"{cheaper}, keep what is made, or try another num_workers and prefetch_factor."
+
+
+_EXPLAINING = frozenset({
+    "few-workers", "idle-workers", "per-sample-fetch", "worker-respawn", "slow-worker-start",
+    "per-sample-transforms", "slow-decode", "repeated-decode", "random-access-store",
+    "slow-storage", "nested-thread-pools", "worker-affinity",
+})  # fmt: skip
 SYMPTOMS = (
     Symptom(name="few-workers", find=_few_workers),
     Symptom(name="idle-workers", find=_idle_workers),
     Symptom(name="per-sample-fetch", find=_per_sample_fetch),
     Symptom(name="worker-respawn", find=_worker_respawn),
     Symptom(name="slow-worker-start", find=_slow_worker_start),
+    Symptom(name="data-wait", find=_data_wait, explained_by=_EXPLAINING),
 )

@@ -126,13 +126,32 @@ def _contended_machine(case: Case) -> Finding | None:
         or case.traits.local_rank_count > 1
     ):
         return None
+    tried, advised = _fewer_threads(case)
     return Finding(
         share=share,
         message=f"Other processes keep {rivals.others_ratio:.1f} of "
         f"{counted(int(case.found['processors.cpus_count']), 'CPU')} busy: the loop waits for one "
-        f"in {percent(share.mid_ratio)} of a step.",
+        f"in {percent(share.mid_ratio)} of a step.{tried}",
         remedy="Stop what else runs here, give the job cores of its own, or let threads that wait "
-        "for others sleep sooner.",
+        f"for others sleep sooner.{advised}",
+    )
+
+
+def _fewer_threads(case: Case) -> tuple[str, str]:
+    """Say that fewer threads are faster beside others, and what to do where these stay.
+
+    Empty where it is not so, or where another finding says it: then it is so without them, too.
+    """
+    tried, threads = _tried(case), case.traits.thread_count
+    if tried is None or threads is None or tried[0] >= threads:
+        return "", ""
+    if _small_ops_threads(case) or _oversubscribed_threads(case):
+        return "", ""
+    count, faster, _ = tried
+    return (
+        f" Beside them steps were {times(faster.mid_ratio)} faster with {counted(count, 'thread')} "
+        f"in place of {threads}.",
+        f" While they stay, call torch.set_num_threads({count}): without them that may be slower.",
     )
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from hasten.instrument import openmp, processes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hasten.instrument.watch import Watch
 
 _SAMPLE_S = 0.05
@@ -147,6 +149,7 @@ class Processors:
             "throttled_s": self._throttled_s or None,
             "own_run_s": sum(one.run_s for one in spent.values()) if spent else None,
             "own_wait_s": sum(one.wait_s for one in spent.values()) if spent else None,
+            "team_run_s": _team_run_s(spent) if spent else None,
             "children_run_s": children_run_s,
             "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
             "pools": self._pools(spent),
@@ -172,6 +175,12 @@ class Processors:
             }
             for path in self._runtimes
         ]
+
+
+def _team_run_s(spent: Mapping[int, processes.CpuTurn]) -> float:
+    """Return how long threads ran that are not Python's: those that share operations, mostly."""
+    known = {thread.native_id for thread in threading.enumerate()}
+    return sum(one.run_s for thread, one in spent.items() if thread not in known)
 
 
 EXAMINER = Processors

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
 from hasten.loader.workers.worker_info import restore, say_worker
+from hasten.torch_threads import with_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,25 +38,24 @@ class Streams:
 
     def fetch(self, number: int, fetch: Callable[[], Any]) -> Any:
         """Fetch batch `number` as the worker that the script would give it to."""
-        import torch
-
         index = number % self._count
         said = say_worker((index, self._count, self._seed + index, self._dataset))
-        thread_count = torch.get_num_threads()
-        torch.set_num_threads(1)
         own = random_states.read()
         try:
-            if self._quiet:
-                batch = fetch()
-                if random_states.read() == own:
-                    return batch
-                self._quiet = False
-            return self._drawn(index, fetch)
+            with with_threads(1):
+                return self._made(index, fetch, own)
         finally:
             if not self._quiet:
                 random_states.restore(own)
-            torch.set_num_threads(thread_count)
             restore(said)
+
+    def _made(self, index: int, fetch: Callable[[], Any], own: random_states.States) -> Any:
+        if self._quiet:
+            batch = fetch()
+            if random_states.read() == own:
+                return batch
+            self._quiet = False
+        return self._drawn(index, fetch)
 
     def _drawn(self, index: int, fetch: Callable[[], Any]) -> Any:
         if index in self.starts:

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hasten.lever import lookup
+from hasten.lever import by_hand, lookup
 from hasten.records import Entry
 from hasten.report.edits.job import Job
 from hasten.report.edits.project import read_project, too_deep
@@ -70,7 +70,8 @@ def write_edits(
         lever.name: (
             lever,
             Job(
-                project=project, lever=lever.name, setting=setting, lines=lever.snippet(setting),
+                project=project, lever=lever.name, setting=setting,
+                lines=by_hand(lever, setting, traits),
                 plan=dict(plan.settings), traits=traits, notes=notes,
                 python=python_version or platform.python_version(),
             ),
