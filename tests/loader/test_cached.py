@@ -391,6 +391,20 @@ def test_a_file_that_is_replaced_is_read_anew(files) -> None:
     assert cache.counts()["entries"] == 24
 
 
+def test_a_sample_whose_file_was_replaced_is_kept_anew(files) -> None:
+    dataset, folder = files
+    made, make = itertools.count(), type(dataset).__getitem__
+    type(dataset).__getitem__ = lambda self, index: (next(made), make(self, index))[1]
+    source = Cache(BUDGET).offer(DataLoader(dataset, batch_size=2))
+    source.fetch([5, 6])
+    write(folder / "5", 100)
+    time.sleep(0.06)
+    assert source.fetch([5, 6]).tolist() == [100, 6]
+    already = next(made)
+    assert source.fetch([5, 6]).tolist() == [100, 6]
+    assert next(made) == already + 1
+
+
 def test_a_file_that_is_written_in_the_same_tick_is_not_trusted(files, monkeypatch) -> None:
     dataset, folder = files
     began_ns = time.time_ns()
