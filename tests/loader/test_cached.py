@@ -391,6 +391,20 @@ def test_a_file_that_is_replaced_is_read_anew(files) -> None:
     assert cache.counts()["entries"] == 24
 
 
+def test_a_sample_whose_file_was_replaced_is_kept_anew(files) -> None:
+    dataset, folder = files
+    made, make = itertools.count(), type(dataset).__getitem__
+    type(dataset).__getitem__ = lambda self, index: (next(made), make(self, index))[1]
+    source = Cache(BUDGET).offer(DataLoader(dataset, batch_size=2))
+    source.fetch([5, 6])
+    write(folder / "5", 100)
+    time.sleep(0.06)
+    assert source.fetch([5, 6]).tolist() == [100, 6]
+    already = next(made)
+    assert source.fetch([5, 6]).tolist() == [100, 6]
+    assert next(made) == already + 1
+
+
 def test_a_file_that_is_written_in_the_same_tick_is_not_trusted(files, monkeypatch) -> None:
     dataset, folder = files
     began_ns = time.time_ns()
@@ -690,6 +704,17 @@ def test_a_record_inside_another_is_a_part_of_it(tmp_path) -> None:
 # ---- processes
 
 
+def in_child(act):
+    """Run `act` in a fork of this process, where it must not raise."""
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            act()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 class Squares(Dataset):
     def __len__(self):
         return 24
@@ -698,14 +723,68 @@ class Squares(Dataset):
         return torch.full((50,), float(index * index))
 
 
-def test_a_sample_is_looked_for_in_the_store_once_by_each_process(monkeypatch) -> None:
-    source = Cache(BUDGET).offer(DataLoader(Squares(), batch_size=4))
+def sought_in_the_store(monkeypatch):
     sought = []
     get = store.Store.get
     monkeypatch.setattr(store.Store, "get", lambda self, key: sought.append(key) or get(self, key))
+    return sought
+
+
+def test_what_a_process_has_made_itself_is_not_looked_for(monkeypatch) -> None:
+    source = Cache(BUDGET).offer(DataLoader(Squares(), batch_size=4))
+    sought = sought_in_the_store(monkeypatch)
     for _ in range(4):
         assert source.fetch(range(24))[:, 0].tolist() == [index * index for index in range(24)]
-    assert len(sought) == 48  # before they were made, and when they were first used again
+    assert sought == []
+
+
+@pytest.mark.child
+def test_what_another_process_has_made_is_looked_for_once(monkeypatch) -> None:
+    source = Cache(BUDGET).offer(DataLoader(Squares(), batch_size=4))
+    in_child(lambda: source.fetch(range(24)))
+    sought = sought_in_the_store(monkeypatch)
+    for _ in range(4):
+        assert source.fetch(range(24))[:, 0].tolist() == [index * index for index in range(24)]
+    assert len(sought) == 24
+
+
+@pytest.mark.child
+def test_processes_that_are_forked_later_know_what_was_made(monkeypatch) -> None:
+    source = Cache(BUDGET).offer(DataLoader(Squares(), batch_size=4))
+    source.fetch(range(24))
+    monkeypatch.setattr(Squares, "__getitem__", None)
+
+    def use():
+        assert source.fetch([2, 20])[:, 0].tolist() == [4, 400]
+
+    in_child(use)
+
+
+def test_samples_of_a_batch_take_no_more_memory_than_their_numbers() -> None:
+    cache = Cache(BUDGET)
+    source = cache.offer(DataLoader(Squares(), batch_size=8))
+    source.fetch(range(16))
+    assert cache.counts() == {"entries": 16, "bytes": 16 * 50 * 4}
+
+
+def test_a_change_is_seen_before_the_first_kept_sample_of_a_batch_is_used() -> None:
+    dataset = whole(lambda self, index: torch.full((50,), index * self.parts[0].inside), parts=None)
+    dataset.parts = [Part(1)]
+    source = Cache(BUDGET).offer(DataLoader(dataset, batch_size=2, collate_fn=torch.stack))
+    source.fetch([1, 2])
+    dataset.parts[0].inside = 5
+    assert source.fetch([3, 2])[:, 0].tolist() == [15, 10]
+
+
+def test_samples_of_other_forms_than_their_neighbours_are_kept_one_by_one() -> None:
+    forms = [
+        lambda: torch.ones(4, 5), lambda: torch.ones(5, 4).t(), lambda: torch.ones(4, 5).double(),
+        lambda: torch.ones(4, 10)[:, ::2], lambda: torch.ones(4, 5, requires_grad=True),
+        lambda: np.ones((4, 5)), lambda: [torch.ones(4, 5)], lambda: None,
+    ]  # fmt: skip
+    dataset = whole(lambda self, index: (forms[index // 3](), index))
+    passes(dataset, collate_fn=list, count=3)
+    passes(whole(lambda self, index: (forms[index % 2](), index)), count=3)
 
 
 def test_with_the_last_dataset_the_memory_of_its_samples_goes() -> None:
@@ -726,16 +805,12 @@ def test_forked_workers_keep_samples_for_one_another_and_for_the_main_process(mo
     cache = Cache(BUDGET)
     source = cache.offer(DataLoader(Squares(), batch_size=4))
     for part in range(2):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            with contextlib.suppress(BaseException):
-                got = source.fetch(list(range(12 * part, 12 * part + 12)))
-                status = int(
-                    got[:, 0].tolist() != [i * i for i in range(12 * part, 12 * part + 12)]
-                )
-            os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        mine = list(range(12 * part, 12 * part + 12))
+
+        def make(mine=mine):
+            assert source.fetch(mine)[:, 0].tolist() == [i * i for i in mine]
+
+        in_child(make)
     assert cache.counts()["entries"] == 24
     monkeypatch.setattr(Squares, "__getitem__", None)
     assert source.fetch([2, 20])[:, 0].tolist() == [4, 400]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from hasten.loader.batch_equality import difference
-from hasten.loader.cache.packing import Packed, Unpackable, pack, unpack
+from hasten.loader.cache.packing import Packed, Unpackable, copied, pack, unpack
+from hasten.loader.cache.stacks import StackedValues, Unfit
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
@@ -102,10 +103,95 @@ def test_what_is_lent_is_collated_as_the_sample_is(value) -> None:
         wiped(ours)
 
 
+def stacked(values):
+    """Return values as they lie side by side; None where they are too different."""
+    try:
+        stack = StackedValues(values)
+    except (Unfit, Unpackable):
+        return None
+    memory = memoryview(bytearray(stack.length + 64))
+    return stack.fill(memory[-memory_address(memory) % 64 :][: stack.length])
+
+
+def memory_address(memory):
+    return np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+
+
+@st.composite
+def alike(draw):
+    """Return samples that are likely to have the same form, but not always."""
+    first, *others = (draw(SAMPLES) for _ in range(draw(st.sampled_from([1, 1, 1, 2]))))
+    return [first, again(first), *others, again(first)]
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+@settings(deadline=None, max_examples=200)
+@given(alike())
+def test_what_lies_side_by_side_is_collated_and_copied_as_the_samples_are(values) -> None:
+    rows = stacked(values)
+    assume(rows is not None)
+    try:
+        theirs = default_collate(values)
+    except (TypeError, ValueError, RuntimeError):
+        theirs = None  # not collated in any way
+    for _ in range(2):
+        for row, value in zip(rows, values, strict=True):
+            assert difference(row, value) == ""
+            assert difference(copied(row), value) == ""
+            wiped(copied(row))
+        if theirs is not None:
+            ours = default_collate(rows)
+            assert difference(ours, theirs) == ""
+            wiped(ours)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [torch.ones(2, 3), torch.ones(3, 2).t()],
+        [torch.ones(2), torch.ones(2).double()],
+        [torch.ones(4)[::2], torch.ones(4)[::2]],
+        [torch.ones(2), torch.ones(2, requires_grad=True)],
+        [torch.ones(2), torch.nn.Parameter(torch.ones(2))],
+        [np.ones(2), np.ones(2, ">f8")],
+        [np.ones((2, 3)), np.ones((3, 2)).T],
+        [np.ones(2), np.broadcast_to(np.ones(1), 2)],
+        [(one := torch.ones(3), one), (torch.ones(3), torch.ones(3))],
+        [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
+        [(1, 2), (1,)],
+        [1, 1.0],
+        ["x" * 300, "y"],
+        [{1}, {1}],
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_samples_that_would_come_back_otherwise_do_not_lie_side_by_side(values) -> None:
+    assert stacked(values) is None
+
+
+def test_samples_of_a_loop_lie_side_by_side() -> None:
+    values = [
+        {
+            "x": torch.full((2, 3), i).permute(1, 0) / 3,
+            "y": [np.full(2, i)],
+            "z": np.int64(i),
+            "n": "",
+        }
+        for i in range(3)
+    ]
+    rows = stacked(values)
+    assert difference(rows, values) == ""
+    assert [row["x"].untyped_storage().data_ptr() for row in rows].count(
+        rows[0]["x"].untyped_storage().data_ptr()
+    ) == 3
+
+
 def wiped(batch) -> None:
     """Write zeros into a batch, as a loop may do."""
     if isinstance(batch, torch.Tensor):
         batch.zero_()
+    elif isinstance(batch, np.ndarray) and batch.flags.writeable:
+        batch[...] = np.zeros((), batch.dtype)
     elif isinstance(batch, (list, dict)):
         for part in batch.values() if isinstance(batch, dict) else batch:
             wiped(part)

@@ -214,6 +214,21 @@ def test_readers_are_the_librarys_own_outside_of_a_record(libraries, tmp_path) -
     file_access.stop()
 
 
+def test_a_library_that_an_item_imports_is_watched_from_the_next_item_on(libraries) -> None:
+    cv2 = sys.modules.pop("cv2")
+    own = cv2.imread
+    file_access.record()
+    file_access.record().saw("import", ("cv2", None, None, None, None))
+    sys.modules["cv2"] = cv2
+    file_access.stop()
+    assert cv2.imread is own
+    file_access.record()
+    assert cv2.imread is not own
+    file_access.stop()
+    file_access.stop()
+    assert cv2.imread is own
+
+
 def test_readers_come_back_after_an_item_that_raises(libraries, tmp_path) -> None:
     own = libraries["cv2"].imread
     dataset = images(libraries, tmp_path, "cv2.imread(path); raise cv2.error('no')")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
+from hasten.loader.cache import file_access
 from hasten.loader.cache.memo import Memo, new_salt
 from hasten.loader.cache.pictures import Pictures
 from hasten.loader.cache.purity import PurityAnalysis
@@ -18,7 +19,7 @@ from hasten.loader.dataset_snapshot import DatasetSnapshot
 from hasten.loader.sources.gather import why_not_collated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from hasten.loader.cache.recipes import Recipe
 
@@ -170,14 +171,29 @@ class CachedSource:
             lent = self._recipe.lend([self._resolve(index) for index in indices])
             if lent is not None:
                 return self.collate_fn(lent)
-        self._memo.begin_batch(len(indices), lends=self._lends)
         samples = []
-        for index in indices:
-            samples.append(self._recipe.fetch(self._resolve(index)))
-            if self._whole.mostly_draws:  # what other processes tell is asked once a batch
-                self._turn()
-        self._memo.end_batch()
+        with self._filling(len(indices)):
+            for index in indices:
+                samples.append(self._recipe.fetch(self._resolve(index)))
+                # What other processes tell is asked once a batch.
+                if self._pictures is not None and self._whole.mostly_draws:
+                    self._turn()
         return self.collate_fn(samples)
+
+    @contextlib.contextmanager
+    def _filling(self, count: int) -> Iterator[None]:
+        """Keep what is made of a batch of `count` samples, unless one of them raises."""
+        memo = self._memo
+        memo.begin_batch(count, lends=self._lends, defers=self._recipe.defers)
+        is_watched = memo.made_of.has_roots and not memo.off
+        if is_watched:
+            file_access.record()  # to record single samples costs less within this
+        try:
+            yield
+        finally:
+            if is_watched:
+                file_access.stop()
+        self._memo.end_batch()  # it checks whether one of them has drawn
 
     def warm(self, indices: Sequence[int]) -> int:
         """Make the kept part of samples ahead of their use; return how many were made.
@@ -202,16 +218,14 @@ class CachedSource:
 
     def _warm(self, indices: Sequence[int]) -> int:
         warmed_count = 0
-        self._memo.begin_batch(len(indices), lends=self._lends)
         self._recipe.begin_batch()
-        with contextlib.suppress(Exception):  # the script will meet it in due course
+        with self._filling(len(indices)), contextlib.suppress(Exception):
             for index in indices:
-                if self._memo.off or self._memo.is_full:
+                if self._memo.off or self._memo.kept.is_full:
                     break
                 self._recipe.fetch_kept(self._resolve(index))
                 self._turn()
                 warmed_count += 1
-        self._memo.end_batch()  # it checks whether one of them has drawn
         return warmed_count
 
     @property

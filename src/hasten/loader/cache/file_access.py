@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.cache.readers import LIBRARIES, ReaderWatch
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 Stamp = tuple[str, int, int, int, int, int]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_WRITE_MODES = frozenset("wax+")
 _READS = {"open", "os.listdir", "os.scandir"}
 _OUTWARD = (
     "socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.spawn", "os.posix_spawn",
@@ -33,6 +35,7 @@ class FileAccessRecord:
         stamps: of files opened for reading and folders listed, taken just before that.
         unsettled: one of them changed so recently that its stamp may not show the next change.
         why_not: what else the process did that no stamp can show; empty if nothing.
+        imports: a library was imported whose readers are known.
         outer: the record that encloses this one.
     """
 
@@ -40,14 +43,15 @@ class FileAccessRecord:
         self.stamps: dict[str, Stamp] = {}
         self.unsettled = False
         self.why_not = ""
+        self.imports = False
         self.outer = outer
 
     def saw(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Take in an audit event."""
         if event in _READS:
             target = arguments[0] if arguments else None
+            path = target if type(target) is str else _path_of(target)
             writes = event == "open" and _writes(arguments)
-            path = os.fsdecode(target) if isinstance(target, (str, bytes, os.PathLike)) else ""
             if path and not writes and not path.startswith(_NO_FILES):
                 self.takes(path)
             else:
@@ -56,7 +60,8 @@ class FileAccessRecord:
             root = str(arguments[0]).partition(".")[0]
             if root in LIBRARIES:  # its readers are not watched before the next record
                 self.why_not = f"it imports {root}"
-        elif event.startswith(_OUTWARD):
+                self.imports = True
+        elif _leads_outside(event):
             self.why_not = f"it reaches outside ({event})"
 
     def takes(self, path: str) -> None:
@@ -84,7 +89,7 @@ def record() -> FileAccessRecord:
         sys.addaudithook(_hook)
     with _turn:
         opened = _recording = FileAccessRecord(_recording)
-        if opened.outer is None:
+        if opened.outer is None or opened.outer.imports:
             _readers.begin()
     return opened
 
@@ -102,6 +107,7 @@ def stop() -> None:
     if outer is not None:
         outer.unsettled |= ended.unsettled
         outer.why_not = outer.why_not or ended.why_not
+        outer.imports |= ended.imports
         for seen in ended.stamps.values():
             outer.stamps.setdefault(seen[0], seen)
 
@@ -111,6 +117,15 @@ def read(stamps: Iterable[Stamp]) -> None:
     if _recording is not None:
         for seen in stamps:
             _recording.stamps.setdefault(seen[0], seen)
+
+
+@cache
+def _leads_outside(event: str) -> bool:
+    return event.startswith(_OUTWARD)
+
+
+def _path_of(target: Any) -> str:
+    return os.fsdecode(target) if isinstance(target, (str, bytes, os.PathLike)) else ""
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -127,7 +142,7 @@ def _writes(arguments: tuple[Any, ...]) -> bool:
     mode = arguments[1] if len(arguments) > 1 else None
     return bool(
         (isinstance(flags, int) and flags & _WRITES)
-        or (isinstance(mode, str) and set(mode) & set("wax+"))
+        or (isinstance(mode, str) and not _WRITE_MODES.isdisjoint(mode))
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
 from hasten.loader.cache import file_access, packing
+from hasten.loader.cache.kept_values import KeptValues, NewValue
 from hasten.loader.cache.purity import PurityAnalysis
 from hasten.loader.fingerprint import DEEP, fingerprint
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from hasten.loader.cache.store import Store
 
 _DOUBLE_COUNT = 8
-_DOUBLE_EVERY = 64
+_DOUBLE_EVERY = 256
 _SPOT_EVERY = 500
 _MOST_FILES = 32
 _JUDGED_COUNT = 64
@@ -30,7 +31,6 @@ _LEAST_KEPT_RATIO = 0.1
 _OVERHEAD_NS = 30_000
 _LENT_NS = 5_000
 _LOOK_SHARE_RATIO = 0.1
-_MOST_READY_COUNT = 1 << 16
 _DREW_COUNT = 2
 _OFF = b"off"
 
@@ -47,30 +47,32 @@ class Memo:
         roots: the objects whose code makes the values, and whose changes would change them.
             Without any, the maker is known: it draws nothing and reads one file only.
         off: as the attribute.
+        owns: this process is the one that makes the first memo with this salt.
 
     Attributes:
+        store: as given.
         salt: as given.
         made_of: the roots.
+        kept: the values.
         off: why nothing is kept any more; empty where something is.
-        is_full: nothing more fits.
     """
 
-    def __init__(self, store: Store, salt: bytes, roots: tuple[Any, ...], off: str = "") -> None:
+    def __init__(
+        self, store: Store, salt: bytes, roots: tuple[Any, ...], off: str = "", *, owns: bool = True
+    ) -> None:
         self.store = store
         self.off = off
         self.salt = salt
         self.made_of = RootWatch(roots)
+        self.kept = KeptValues(store, salt, owns=owns)
         self._admission = Admission(self.made_of)
-        self._pending: list[tuple[bytes, list[Any], bool]] = []
+        self._defers = self._is_looked_at = False
+        self._pending: list[NewValue] = []
         self._before: Any = None
         self._use_count = 0
-        self.is_full = False
-        # Stamps, what is lent and what makes a copy, as found in the store; workers get on without.
-        self._ready: dict[bytes, tuple[Any, Any, Callable[[], Any]]] = {}
-        self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Memo, (self.store, self.salt, self.made_of.roots, self.off)
+        return _arrived, (self.store, self.salt, self.made_of.roots, self.off)
 
     @property
     def why_not(self) -> str:
@@ -88,18 +90,21 @@ class Memo:
         """The share of the values made here that were kept; 1 before any was."""
         return self._admission.kept_share
 
-    def begin_batch(self, count: int, *, lends: bool = False) -> None:
-        """Check that the roots are unchanged before `count` values are fetched.
+    def begin_batch(self, count: int, *, lends: bool = False, defers: bool = False) -> None:
+        """Note how the roots look before `count` values are fetched.
 
         Args:
             count: values of the batch.
             lends: later ones like it are lent.
+            defers: nobody writes into them before the batch ends.
         """
         self._admission.batch_count, self._admission.lends = count, lends
+        self._defers, self._is_looked_at = defers, False
         self._pending = []  # an item of the last batch may have raised
-        if self.made_of.has_roots and not self.off and self.made_of.changed():
-            self.give_up("the dataset changes while it is read")
         self._before = None
+        if not self.off:
+            self.made_of.look()
+            self.kept.begin_batch()
 
     def end_batch(self) -> None:
         """Keep what was made since `begin_batch`, if the roots are unchanged and nothing drew."""
@@ -107,7 +112,9 @@ class Memo:
         if pending and self.made_of.changed():
             self.give_up("its samples change the dataset")
         if pending and not self.off and self._admission.lets_through(self._before, len(pending)):
-            self._put(pending)
+            self.kept.keep(pending, self._pack)
+            if self._admission.why_over:
+                self.give_up(self._admission.why_over)
 
     def fetch(self, name: bytes, make: Callable[[], Any], path: str | None = None) -> Any:
         """Return the value of `name`, from the store or from `make()`.
@@ -119,20 +126,13 @@ class Memo:
         """
         if self.off:
             return make()
-        ready = self._ready.get(name)
-        if ready is not None and file_access.unchanged(ready[0]):
-            file_access.read(ready[0])
-            return self._use(ready[2], make)
-        key = self.salt + name
-        found = self.store.get(key)
-        if found is not None:
-            packed = packing.Packed(found)
-            if file_access.unchanged(packed.note):
-                file_access.read(packed.note)
-                return self._use(self._keep_ready(name, packed), make)
-        if self.is_full:
+        found, replaces = self.kept.find(name)
+        if found is not None and self._is_unchanged():
+            file_access.read(found.stamps)
+            return self._use(found.make, make)
+        if self.kept.is_full or self.off:
             return make()
-        return self._make(key, make, path, replace=found is not None)
+        return self._make(name, make, path, replaces=replaces)
 
     def lend(self, names: Sequence[bytes]) -> list[Any] | None:
         """Return the values of a batch in the memory that keeps them: only read them.
@@ -143,36 +143,28 @@ class Memo:
         is_compared = use_count // _SPOT_EVERY > self._use_count // _SPOT_EVERY
         if self.off or is_compared or self.made_of.changed(brief=True):
             return None
-        try:
-            found = [self._ready[name] for name in names]
-        except KeyError:
-            return None
-        lent = [value for _, value, _ in found]
-        if any(value is None for value in lent):
-            return None
-        for stamps in filter(None, [stamps for stamps, _, _ in found]):
-            if not file_access.unchanged(stamps):
-                return None
-            file_access.read(stamps)
-        self._use_count = use_count
+        lent = self.kept.lent(names)
+        if lent is not None:
+            self._use_count = use_count
         return lent
 
     def has(self, name: bytes) -> bool:
         """Return whether the value of `name` is kept."""
-        return not self.off and self.store.has(self.salt + name)
+        return not self.off and self.kept.has(name)
 
     def give_up(self, why: str) -> None:
         """Stop keeping values, and let the other processes know at their next pass."""
-        self.off, self._ready = why, {}
+        self.off = why
+        self.kept.forget()
         self.store.put(self.salt + _OFF, why.encode())
 
-    def _keep_ready(self, name: bytes, packed: packing.Packed) -> Callable[[], Any]:
-        """Return what makes the value of `name`, and keep it for the next time."""
-        if len(self._ready) >= _MOST_READY_COUNT or os.getpid() != self._pid:
-            return packed.build
-        lent, made = packed.lend()
-        self._ready[name] = packed.note, lent, made
-        return made
+    def _is_unchanged(self) -> bool:
+        """Look at the roots before the first kept value of a batch is used."""
+        if not self._is_looked_at:
+            self._is_looked_at = True
+            if self.made_of.changed():
+                self.give_up("the dataset changes while it is read")
+        return not self.off
 
     def _use(self, build: Callable[[], Any], make: Callable[[], Any]) -> Any:
         value = build()
@@ -184,25 +176,32 @@ class Memo:
             self.give_up("a sample differs from what it was")
         return live
 
-    def _make(self, key: bytes, make: Callable[[], Any], path: str | None, *, replace: bool) -> Any:
+    def _make(
+        self, name: bytes, make: Callable[[], Any], path: str | None, *, replaces: bool
+    ) -> Any:
         if self._before is None:
             self._before = self.made_of.states()
-        value, parts = self._admission.make(make, path)
+        value, stamps = self._admission.make(make, path)
+        if stamps is not None:
+            new = NewValue(name, value, stamps, replaces, None)
+            if not self.made_of.has_roots and not self._defers:
+                self.kept.keep([new], self._pack)
+            elif self._defers:
+                self._pending.append(new)
+            elif parts := self._pack(new):
+                # Some are the value's own memory, which a transform may write into.
+                self._pending.append(new._replace(parts=[b"".join(parts)]))
         if self._admission.why_over:
             self.give_up(self._admission.why_over)
-        elif parts is not None and self.made_of.has_roots:
-            # Some parts are the value's own memory, which a transform may write into.
-            self._pending.append((key, [b"".join(parts)], replace))
-        elif parts is not None:
-            self._put([(key, parts, replace)])
         return value
 
-    def _put(self, entries: list[tuple[bytes, list[Any], bool]]) -> None:
-        if self.store.put_all(entries) < len(entries):
-            needed_bytes = max(
-                sum(memoryview(part).nbytes for part in parts) for _, parts, _ in entries
-            )
-            self.is_full = not self.store.has_room(needed_bytes)
+    def _pack(self, new: NewValue) -> list[Any] | None:
+        return self._admission.pack(new.value, new.stamps)
+
+
+def _arrived(store: Store, salt: bytes, roots: tuple[Any, ...], off: str) -> Memo:
+    """Return the memo of another process."""
+    return Memo(store, salt, roots, off, owns=False)
 
 
 class RootWatch:
@@ -255,9 +254,13 @@ class RootWatch:
         """
         if not self.has_roots:
             return False
-        if not self._seen:
-            self._seen = {each: self._look(brief=each) for each in (True, False)}
+        self.look()
         return bool(self._look(brief=brief) != self._seen[brief])
+
+    def look(self) -> None:
+        """Note how they look, the first time."""
+        if self.has_roots and not self._seen:
+            self._seen = {each: self._look(brief=each) for each in (True, False)}
 
     def _look(self, *, brief: bool) -> list[Any]:
         began_ns = time.perf_counter_ns()
@@ -318,8 +321,10 @@ class Admission:
         """Whether most of the values made here drew random numbers."""
         return self._drew_count >= _DREW_COUNT and self._drew_count > self._keep_count
 
-    def make(self, make: Callable[[], Any], path: str | None) -> tuple[Any, list[Any] | None]:
-        """Return the value, and its parts where it may be kept.
+    def make(
+        self, make: Callable[[], Any], path: str | None
+    ) -> tuple[Any, tuple[file_access.Stamp, ...] | None]:
+        """Return the value, and the stamps of its files where it may be kept.
 
         Args:
             make: makes the value.
@@ -344,14 +349,29 @@ class Admission:
         if opened.unsettled:
             return value, None
         self._try_count += 1
-        again = make if doubles else None
-        found = self._why_not(value, again, before, opened) or self._pack(value, opened, live_ns)
-        if not isinstance(found, str):
-            return value, found
+        stamps = tuple(opened.stamps.values())
+        why = self._why_not(value, make if doubles else None, before, opened)
+        if not why and self._keep_count < _DOUBLE_COUNT:
+            why = self._compare_copy(value, live_ns)
+        if why:
+            self._leave_out(why)
+            return value, None
+        self._keep_count += 1
+        return value, stamps
+
+    def pack(self, value: Any, stamps: tuple[file_access.Stamp, ...]) -> list[Any] | None:
+        """Return the parts of a value that may be kept; None where it cannot be."""
+        try:
+            return packing.pack(value, stamps)
+        except Exception as error:  # a foreign object may raise anything
+            self._keep_count -= 1
+            self._leave_out(f"a sample holds {error}")
+            return None
+
+    def _leave_out(self, why: str) -> None:
         is_rare = self._keep_count < _LEAST_KEPT_RATIO * self._try_count
         if not self.why_over and self._try_count >= _JUDGED_COUNT and is_rare:
-            self.why_over = found
-        return value, None
+            self.why_over = why
 
     def _why_not(
         self, value: Any, again: Callable[[], Any] | None, before: Any,
@@ -370,8 +390,6 @@ class Admission:
             return "its samples draw random numbers"
         if opened.why_not or len(opened.stamps) > _MOST_FILES:
             return opened.why_not or "a sample reads many files"
-        if not file_access.unchanged(tuple(opened.stamps.values())):
-            return "its files are being written"
         if not self._made_of.has_roots:
             return ""
         if again is not None:
@@ -399,24 +417,16 @@ class Admission:
         elif set(packing.places(value)) & set(packing.places(again)):
             self.why_over = "its samples are the dataset's own memory"
 
-    def _pack(
-        self, value: Any, opened: file_access.FileAccessRecord, live_ns: int
-    ) -> list[Any] | str:
-        """Return the parts of a value, or why there are none."""
+    def _compare_copy(self, value: Any, live_ns: int) -> str:
+        """Copy a value once, to see whether the copy is the same and cheaper than making it.
+
+        Returns:
+            Why it may not be kept; empty where it may.
+        """
         try:
-            parts = packing.pack(value, tuple(opened.stamps.values()))
+            joined = bytearray(b"".join(packing.pack(value)))
         except Exception as error:  # a foreign object may raise anything
             return f"a sample holds {error}"
-        if self._keep_count < _DOUBLE_COUNT:
-            self._compare_copy(value, parts, live_ns)
-        if self.why_over:
-            return self.why_over
-        self._keep_count += 1
-        return parts
-
-    def _compare_copy(self, value: Any, parts: list[Any], live_ns: int) -> None:
-        """Unpack a value once, to see whether it is the same and cheaper than making it."""
-        joined = bytearray(b"".join(parts))
         began_ns = time.perf_counter_ns()
         copy = packing.unpack(joined)
         copy_ns = time.perf_counter_ns() - began_ns + _OVERHEAD_NS
@@ -426,6 +436,7 @@ class Admission:
             self.why_over = f"a copy of a sample differs ({found})"
         elif self._keep_count == _DOUBLE_COUNT - 1:
             self._compare_costs()
+        return self.why_over
 
     def _compare_costs(self) -> None:
         live_ns = median(self._live_ns)  # other processes may have run in between

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 _ALIGN_BYTES = 64
 _LENGTH = struct.Struct("<Q")
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
-_ARRAY_KINDS = "biufcSUmM"
+PLAIN = (type(None), bool, int, float, complex, str, bytes)
+ARRAY_KINDS = "biufcSUmM"
 _IMAGE_MODES = {"1", "L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB", "I", "F"}
 _IMAGE_FIELDS = {
     "im", "_im", "mode", "_mode", "size", "_size", "info",
@@ -50,9 +50,9 @@ def pack(value: Any, note: Any = None) -> list[Any]:
     parts: list[Any] = [_LENGTH.pack(len(head)), head]
     at = _LENGTH.size + len(head)
     for buffer in buffers:
-        padding = -at % _ALIGN_BYTES
-        parts += [bytes(padding), buffer]
-        at += padding + len(buffer)
+        start = aligned(at)
+        parts += [bytes(start - at), buffer]
+        at = start + len(buffer)
     return parts
 
 
@@ -91,6 +91,11 @@ def unpack(view: Any) -> Any:
     return Packed(view).build()
 
 
+def aligned(at: int) -> int:
+    """Return where the next buffer begins after others that end at `at`."""
+    return at + -at % _ALIGN_BYTES
+
+
 def places(value: Any) -> list[int]:
     """Return the memory addresses of the parts of a sample that somebody could write to."""
     import torch
@@ -106,7 +111,7 @@ def places(value: Any) -> list[int]:
         return [value.untyped_storage().data_ptr()] if plain and value.numel() else []
     if hasattr(kind, "__array_interface__") and hasattr(kind, "strides"):
         return [value.__array_interface__["data"][0]] if value.size and value.shape else []
-    return [] if kind in _PLAIN else [id(value)]
+    return [] if kind in PLAIN else [id(value)]
 
 
 # ---- into bytes
@@ -116,7 +121,7 @@ def _describe(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
     import torch
 
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return ("plain", value)
     if kind in (list, tuple):
         return (kind.__name__, [_describe(part, buffers) for part in value])
@@ -136,13 +141,18 @@ def _describe(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
 
 
 def _describe_dict(value: dict[Any, Any], buffers: list[Any]) -> tuple[Any, ...]:
-    if not all(type(key) in _PLAIN for key in value):
+    if not all(type(key) in PLAIN for key in value):
         raise Unpackable("a dict with keys that are no plain values")
     parts = [_describe(part, buffers) for part in value.values()]
     return ("dict", list(value), parts)
 
 
-def _describe_tensor(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
+def check_tensor(value: Any) -> tuple[int, ...]:
+    """Return the axes of a tensor by decreasing stride.
+
+    Raises:
+        Unpackable: it is more or other than plain memory of its own.
+    """
     import torch
 
     odd = (
@@ -159,6 +169,13 @@ def _describe_tensor(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
     order = _outermost_first(value.shape, value.stride())
     if odd or order is None:
         raise Unpackable("a tensor that is not plain memory of its own")
+    return order
+
+
+def _describe_tensor(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
+    import torch
+
+    order = check_tensor(value)
     permuted = value.permute(order).contiguous()
     name = str(value.dtype).removeprefix("torch.")
     flat = permuted.as_strided((value.numel(),), (1,))  # an axis of one may have any stride
@@ -170,7 +187,7 @@ def _describe_array(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
     numpy = sys.modules["numpy"]
     dtype = value.dtype
     order = _outermost_first(value.shape, value.strides)
-    if dtype.kind not in _ARRAY_KINDS or dtype.metadata or not dtype.itemsize or order is None:
+    if dtype.kind not in ARRAY_KINDS or dtype.metadata or not dtype.itemsize or order is None:
         raise Unpackable(f"an array of {dtype}")
     permuted = value.transpose(order)
     again = numpy.empty(permuted.shape, dtype).transpose(_inverse(order))
@@ -241,7 +258,7 @@ class _Builder:
         return getattr(self, f"_{kind}")(*rest)
 
     def _next(self, length: int) -> int:
-        start = self._at + -self._at % _ALIGN_BYTES
+        start = aligned(self._at)
         self._at = start + length
         return start
 
@@ -303,12 +320,14 @@ class _NotLent(Exception):
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a lent value that holds nothing but tensors and plain values."""
+    """Return a copy of a lent value, whose strides are those of its copies."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return value
     if kind is dict:
         return {key: copied(part) for key, part in value.items()}
     if kind in (list, tuple):
         return kind(map(copied, value))
-    return value.clone()
+    if hasattr(value, "clone"):
+        return value.clone()
+    return value.copy() if value.shape else value  # of an array; NumPy's numbers stay

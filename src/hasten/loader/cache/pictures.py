@@ -43,12 +43,13 @@ class Pictures:
 
     Attributes:
         roots: none: what is kept depends on files only.
+        defers: what items do with a picture may write into it.
         is_known_pure: what the items do is unknown.
         memo: keeps the pixels.
     """
 
     roots: tuple[Any, ...] = ()
-    is_known_pure = False
+    defers = is_known_pure = False
 
     def __init__(self, dataset: Any, memo: Memo) -> None:
         self.memo = memo

@@ -32,11 +32,13 @@ class WholeSample:
 
     Attributes:
         roots: the objects whose code makes what is kept.
+        defers: nobody writes into what is kept before the samples are collated.
         is_known_pure: nothing but known code makes a sample, and it draws nothing.
         value_ratio: what is kept is one value for each sample.
         saved_ratio: the share of the time of warming that later passes save.
     """
 
+    defers = True
     is_known_pure = False
     value_ratio = saved_ratio = 1.0
 
@@ -102,6 +104,11 @@ class Folder:
         """Whether the whole chain is kept."""
         self.begin_batch()
         return self._is_known and not self._rest and self._dataset.target_transform is None
+
+    @property
+    def defers(self) -> bool:
+        """Whether no transform follows what is kept."""
+        return not self._rest
 
     def settle(self, memo: Memo) -> None:
         """Decide how much of the chain to keep: floats take four times the memory of pixels."""

@@ -71,6 +71,7 @@ class Store:
         self._arena = _rounded(_PAGE_BYTES + table_bytes, _PAGE_BYTES)
         self._threads = threading.Lock()
         self._pid = os.getpid()
+        self._unlisted_count = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (f"/proc/{os.getpid()}/fd/{self._fd}", self.budget_bytes)
@@ -137,6 +138,24 @@ class Store:
                 at += part.nbytes
         return self._locked(publish)
 
+    def lay(self, length: int, count: int) -> memoryview | None:
+        """Return fresh memory that no key leads to, to be filled; None where there is none.
+
+        Args:
+            length: bytes.
+            count: entries that it adds.
+        """
+        start = self._locked(lambda: self._allocate(length, count))
+        if not start:
+            return None
+        self._unlisted_count += count
+        return self._view[start : start + length]
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether a key may lead to anything: this or another process has put something."""
+        return self.counts()["entries"] > self._unlisted_count
+
     @property
     def room_count(self) -> float:
         """How many entries like those so far fit in total; infinite while there are none."""
@@ -189,6 +208,10 @@ class Store:
         found = self._find(*halves)
         if (found and not replace) or not (found or self._free_slot(halves[1])):
             return 0
+        return self._allocate(length, 0)
+
+    def _allocate(self, length: int, count: int) -> int:
+        """Return where `length` bytes for `count` entries may be written, 0 for nowhere."""
         start, allocated, entry_count = _HEADER.unpack_from(self._map, 0)
         end = _rounded(start + max(1, length), _ALIGN_BYTES)
         if end > self.budget_bytes:
@@ -200,7 +223,7 @@ class Store:
             except OSError:
                 return 0
             allocated = until
-        _HEADER.pack_into(self._map, 0, end, allocated, entry_count)
+        _HEADER.pack_into(self._map, 0, end, allocated, entry_count + count)
         return int(start)
 
     def _publish(self, halves: tuple[int, int], offset: int, length: int, *, replace: bool) -> bool:
