@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hasten.loader.cache.store import Store
 
 _DOUBLE_COUNT = 8
-_DOUBLE_EVERY = 256
+_DOUBLE_EVERY = 64
 _SPOT_EVERY = 500
 _MOST_FILES = 32
 _JUDGED_COUNT = 64
