@@ -3,6 +3,7 @@
 The classes stand in benchmarks/proofs.json.
 """
 
+import argparse
 import sys
 from types import ModuleType
 
@@ -311,6 +312,19 @@ def test_a_module_that_is_imported_when_it_is_used_is_left_alone(monkeypatch):
     assert is_user_class(made("numpy", staticmethod(lambda: 0)))
     monkeypatch.setitem(sys.modules, "moved", Moved("moved"))
     assert all(type(module) is not Moved for module in user_modules())
+
+
+class CallsWhatIsUnknown(Held):
+    def __init__(self):
+        super().__init__()
+        self.augment = argparse.Namespace()
+
+    def __getitem__(self, i):
+        return self.augment(self.points[i])
+
+
+def test_what_is_unknown_is_named_in_english():
+    assert gaps(CallsWhatIsUnknown) == ["it calls an argparse.Namespace"]
 
 
 # ---- a handler within a handler, and transforms that are modules
