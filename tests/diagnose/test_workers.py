@@ -4,7 +4,7 @@ import pytest
 
 from hasten import machine
 from hasten.diagnose import Case, discover
-from hasten.instrument.examine.workers import busy_ratio, copied, spent
+from hasten.instrument.examine.workers import busy_ratio, copied, object_bytes, spent
 from hasten.instrument.processes import CpuTurn, Mapped
 from hasten.records import Phase, Step, Traits
 from hasten.testing import fed, sample_profile
@@ -154,6 +154,32 @@ def test_copies_are_told_where_memory_may_run_out(told) -> None:
     batches = replace(fed(worker_count=2, batch_bytes=10 * MIB), cycle_count=4)
     assert told("copy-on-write-growth", **grown, memory=little, traits=batches) is None
     assert told("copy-on-write-growth", each=[worker()], memory=little) is None
+
+
+def test_no_more_is_copied_than_the_datasets_hold_in_python_objects(told) -> None:
+    grown = {"each": [worker()] * 8, "copied_bytes": 40 * MIB, "inherited_bytes": 2000 * MIB}
+    little = {"available_bytes": 20_000 * MIB}
+    names = told("copy-on-write-growth", **grown, memory=little, object_bytes=130 * MIB)
+    assert "up to 1.0 GiB" in names.message
+    # A few names of files: what is copied are the interpreter's own objects, once.
+    assert told("copy-on-write-growth", **grown, memory=little, object_bytes=MIB) is None
+    assert told("copy-on-write-growth", **grown, memory=little) is not None  # too many to count
+
+
+class Held:
+    def __init__(self, names, **more):
+        self.names = names
+        vars(self).update(more)
+
+
+def test_objects_that_a_dataset_holds_are_counted_up_to_a_page_each() -> None:
+    names = [f"{i:0100d}" for i in range(1000)]
+    few = object_bytes([Held(names)])
+    assert 140_000 < few < 180_000
+    assert object_bytes([Held(names, again=names, array=bytearray(1 << 20))]) < few + 8192
+    assert object_bytes([Held(names, table={i: [i] for i in range(1000)})]) > few + 50_000
+    assert object_bytes([Held(list(range(300_000)))]) is None
+    assert object_bytes([None]) < 100
 
 
 def test_shared_memory_has_to_hold_the_batches_once_more(told) -> None:

@@ -3,12 +3,17 @@
 The classes stand in benchmarks/proofs.json.
 """
 
+import argparse
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from hasten.loader.proof import functions, library
+from hasten.loader.proof.holders import user_modules
 from hasten.loader.proof.items import read_items
 from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.values import new, unknown
@@ -292,6 +297,34 @@ def test_a_compiled_class_of_a_library_is_the_library_s():
     assert is_user_class(made("numpy", Compiled(__name__)))
     assert is_user_class(made("numpy", Compiled("a module that is not there")))
     assert is_user_class(made("numpy", lambda self: self))
+
+
+class Moved(ModuleType):
+    """What `six.moves` has: a module that imports another one when it is asked for anything."""
+
+    def __getattr__(self, name):
+        raise ModuleNotFoundError(f"No module named '_gdbm', for {name}")
+
+
+def test_a_module_that_is_imported_when_it_is_used_is_left_alone(monkeypatch):
+    assert not is_user_class(made("numpy", Moved("dbm_gnu")))
+    assert is_user_class(made("numpy", property(lambda self: self)))
+    assert is_user_class(made("numpy", staticmethod(lambda: 0)))
+    monkeypatch.setitem(sys.modules, "moved", Moved("moved"))
+    assert all(type(module) is not Moved for module in user_modules())
+
+
+class CallsWhatIsUnknown(Held):
+    def __init__(self):
+        super().__init__()
+        self.augment = argparse.Namespace()
+
+    def __getitem__(self, i):
+        return self.augment(self.points[i])
+
+
+def test_what_is_unknown_is_named_in_english():
+    assert gaps(CallsWhatIsUnknown) == ["it calls an argparse.Namespace"]
 
 
 # ---- a handler within a handler, and transforms that are modules

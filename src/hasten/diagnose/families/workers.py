@@ -76,9 +76,12 @@ def _copy_on_write_growth(case: Case) -> Finding | None:
     # Batches move between private and shared memory as they are passed on: leave them out.
     copied_bytes -= _under_way_bytes(case)
     most_bytes = inherited_bytes + max(0, copied_bytes)
+    count = len(case.found["workers.each"])
+    object_bytes = case.found.get("workers.object_bytes")
+    if object_bytes is not None:  # else there are many
+        most_bytes = min(most_bytes, object_bytes * count)
     if copied_bytes < _LEAST_COPIED_BYTES or most_bytes < _DANGEROUS_RATIO * available_bytes:
         return None
-    count = len(case.found["workers.each"])
     return Finding(
         message=f"{count} loader workers copied {size(copied_bytes)} of the main process' memory "
         f"in {len(case.steps)} steps; up to {size(most_bytes)} if they go on, and "

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import gc
+import mmap
 import multiprocessing
 import os
+import sys
 import time
 from statistics import fmean
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.instrument import processes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from hasten.instrument.watch import Watch
 
 _SHARED = "/dev/shm"
 _SAMPLE_S = 0.02
 _NOTHING = processes.CpuTurn(0.0, 0.0)
+_MOST_OBJECTS_COUNT = 200_000
+_OF_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, CodeType, FrameType)
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
 class _Look(NamedTuple):
@@ -41,6 +48,7 @@ class Workers:
     def __init__(self, watch: Watch) -> None:
         self._before: dict[int, _Look] = {}
         self._pids: set[int] = set()
+        self._datasets: dict[int, Any] = {}
         self._free_bytes: list[int] = []
         self._running: dict[int, list[int]] = {}
         self._next_s = 0.0
@@ -54,6 +62,8 @@ class Workers:
         """Note whose workers made a batch."""
         for worker in getattr(iterator, "_workers", ()):
             self._pids.add(worker.pid)
+            dataset = getattr(iterator, "_dataset", None)
+            self._datasets[id(dataset)] = dataset
 
     def ended(self) -> None:
         """Note how much room is left where workers put their batches, and what one worker does."""
@@ -92,6 +102,7 @@ class Workers:
             found["inherited_bytes"] = sum(
                 look.memory.shared_bytes for look in alive.values() if look.memory is not None
             )
+            found["object_bytes"] = object_bytes(self._datasets.values())
         return found
 
 
@@ -125,6 +136,34 @@ def copied(before: processes.Mapped | None, after: processes.Mapped | None) -> i
         return None
     lost = before.shared_bytes - after.shared_bytes
     return max(0, min(lost, after.private_bytes - before.private_bytes))
+
+
+def object_bytes(roots: Iterable[Any]) -> int | None:
+    """Return the bytes of the Python objects that others hold, at most a page of each.
+
+    These are what reading writes to: a reference count lies in the object, and the numbers of an
+    array or a tensor do not. None where there are too many to look at, which may be copied too.
+    """
+    seen: set[int] = set()
+    total_bytes = 0
+    layer = list(roots)
+    while layer:
+        fresh = {id(one): one for one in layer if not isinstance(one, _OF_CODE)}
+        for known in seen & fresh.keys():
+            del fresh[known]
+        seen |= fresh.keys()
+        total_bytes += sum(map(_written_bytes, fresh.values()))
+        # Before they are looked at: that alone would copy what workers still share.
+        members_count = sum(len(one) for one in fresh.values() if type(one) in _CONTAINERS)
+        if len(seen) + members_count > _MOST_OBJECTS_COUNT:
+            return None
+        layer = gc.get_referents(*fresh.values())
+    return total_bytes
+
+
+def _written_bytes(one: Any) -> int:
+    is_plain = type(one) in _CONTAINERS or type(one) in (str, bytes)
+    return min(sys.getsizeof(one) if is_plain else object.__sizeof__(one), mmap.PAGESIZE)
 
 
 EXAMINER = Workers

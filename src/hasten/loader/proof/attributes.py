@@ -141,11 +141,11 @@ def _of_library(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
     held = getattr(one, "__dict__", None)
     if isinstance(held, dict) and name in held:
         if hasattr(getattr(type(one), name, None), "__set__"):
-            return body.gap(f"it reads {name} of a {kinds.shown(one)}", node)
+            return body.gap(f"it reads {name} of {kinds.shown(one)}", node)
         body.reads.attributes.add(name)
         return body.reads.load(held[name])
     if not kinds.is_known(one):
-        return body.gap(f"it reads {name} of a {kinds.shown(one)}", node)
+        return body.gap(f"it reads {name} of {kinds.shown(one)}", node)
     if kinds.is_container(one) and isinstance(getattr(one, name, None), BuiltinFunctionType):
         return live(getattr(one, name))
     return Value(flat=live(one).flat and name in _FLAT)

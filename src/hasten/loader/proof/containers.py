@@ -152,7 +152,7 @@ def _part_of_array(body: Frame, one: Any, node: ast.AST | None) -> Value:
         return Value(None, fresh=whole.fresh, shares=whole.shares, flat=True)
     if kinds.is_array(one):
         return unknown()
-    return body.gap(f"a {kinds.shown(one)} is read", node)
+    return body.gap(f"{kinds.shown(one)} is read", node)
 
 
 def _has_stock_items(kind: type) -> bool:

@@ -26,7 +26,7 @@ from types import (
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader.proof.kinds import gives_batches
-from hasten.loader.proof.source import is_user_class, is_user_file
+from hasten.loader.proof.source import is_user_class, is_user_file, stored
 from hasten.loader.proof.values import is_atomic
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def user_modules() -> list[ModuleType]:
     for name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType):
             continue
-        path = getattr(module, "__file__", None)
+        path = stored(module, "__file__")
         if name == "__main__" or (path and is_user_file(path)):
             found.append(module)
     return list({id(module): module for module in found}.values())

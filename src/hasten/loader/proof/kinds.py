@@ -28,8 +28,9 @@ _PATCHABLE = (
 
 
 def shown(one: Any) -> str:
-    """Return the name of an object's class."""
-    return f"{type(one).__module__}.{type(one).__qualname__}"
+    """Return the name of an object's class, with its article."""
+    name = f"{type(one).__module__}.{type(one).__qualname__}"
+    return f"an {name}" if name[0] in "aeio" else f"a {name}"
 
 
 def is_container(one: Any) -> bool:

@@ -102,7 +102,7 @@ def _refused(body: Frame, owner: Value, name: str, args: Sequence[Value]) -> str
         if type(one).__name__ in functions.GENERATORS:
             return "it draws from a generator of its own"
         if not kinds.is_known(one) and not is_user_class(type(one)):
-            return f"it calls .{name}() of a {kinds.shown(one)}"
+            return f"it calls .{name}() of {kinds.shown(one)}"
     if kinds.is_patched(name):
         return f"it calls .{name}(), which the script replaced in a library"
     return _does_more(owner, name, args)

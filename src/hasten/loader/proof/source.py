@@ -124,7 +124,7 @@ def is_user_class(kind: type) -> bool:
 def _is_of_user(kind: type) -> bool:
     if kind.__module__ == "__main__":
         return True
-    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    path = stored(sys.modules.get(kind.__module__), "__file__")
     if path and is_user_file(path):
         return True
     if path is None and kind.__module__ not in sys.modules:
@@ -138,8 +138,19 @@ def _is_of_user(kind: type) -> bool:
     return False
 
 
+def stored(one: Any, name: str) -> Any:
+    """Return an attribute without asking the object's own code for it; None where there is none.
+
+    That code may import a module, as that of `six.moves` does, whatever name is asked for.
+    """
+    try:
+        return object.__getattribute__(one, name)
+    except AttributeError:
+        return None
+
+
 def _wraps_users_code(one: Any) -> bool:
-    parts = (one, getattr(one, "fget", None), getattr(one, "__func__", None))
+    parts = (one, stored(one, "fget"), stored(one, "__func__"))
     return any(_is_of_users_code(part) for part in parts)
 
 
@@ -149,13 +160,13 @@ def _is_of_users_code(function: Any) -> bool:
     Cython functions name the path of their source at build time: for them the module's own
     file decides.
     """
-    code = getattr(function, "__code__", None)
+    code = stored(function, "__code__")
     if not isinstance(code, CodeType):
         return False
     path: str | None = code.co_filename
     if not isinstance(function, FunctionType):
         home = sys.modules.get(getattr(function, "__module__", None) or "")
-        path = getattr(home, "__file__", None)
+        path = stored(home, "__file__")
     return path is None or _is_user_path(path)
 
 

@@ -39,7 +39,7 @@ def call_instance(
             for value in args:
                 operators.implied(body, value, node)
             return Value(None, fresh=not holds, shares=holds)
-        return body.gap(f"it calls a {kinds.shown(one)}", node)
+        return body.gap(f"it calls {kinds.shown(one)}", node)
     body.reads.load(one)
     call = attribute_of(kind, "__call__")
     if _is_of_torch(call):

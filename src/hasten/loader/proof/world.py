@@ -102,7 +102,7 @@ def _of_library(body: Body, one: Any, asked: list[tuple[str, bool]]) -> None:
         path, node = body.reads.asks[name, made]
         wanted = "__next__" if name == "*" else name
         if not wanted.startswith(("=", "!")) and _has(type(one), wanted):
-            body.reads.gap(f"it may call .{wanted} of a {kinds.shown(one)}", path, node)
+            body.reads.gap(f"it may call .{wanted} of {kinds.shown(one)}", path, node)
 
 
 def _has(kind: type, name: str) -> bool:
