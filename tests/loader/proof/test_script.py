@@ -699,6 +699,11 @@ class More(Rows):
         return target.astype(np.float32)
 rows = More()
 """
+HIDDEN = """
+class Help:
+    def __harder(self, data): data.gain = 2.0
+help = Help()
+"""
 UNMADE = """
 class Other(Rows):
     def fill(self, data): data.rows.append(2.0)
@@ -758,18 +763,18 @@ CLASSES = {
         SCALED, "if number > 90: More(rows.table)", "OWNED",
     ),
     "a private method that is called by its other name": (
-        SCALED, "if number > 90: rows._More__scaled(rows.table)", "OWNED",
+        HIDDEN, "if number > 90: help._Help__harder(rows)", "UNWRITTEN",
     ),
     "a private method that is found by its other name": (
-        SCALED, "if number > 90: getattr(rows, '_More__scaled')(rows.table)", "OWNED",
+        HIDDEN, "if number > 90: getattr(help, '_Help__harder')(rows)", "UNWRITTEN",
     ),
     "a private method that is handed over by its other name": (
-        SCALED, "if number > 90: list(map(rows._More__scaled, [rows.table]))", "OWNED",
+        HIDDEN, "if number > 90: list(map(help._Help__harder, [loader.dataset]))", "UNWRITTEN",
     ),
     "a private setter that is called by its other name": (
         "class More(Rows):\n    def __init__(self):\n        super().__init__()\n"
         "        self.__set()\n    def __set(self): self.gain = 2.0\nrows = More()\n",
-        "if number > 90: rows._More__set()", "UNWRITTEN",
+        "if number > 90: More(); rows._More__set()", "UNWRITTEN",
     ),
     "a class that makes one of itself": (
         "class Help:\n    def __init__(self, data): data.gain = 2.0\n    @classmethod\n"
