@@ -28,5 +28,6 @@ def test_a_script_in_the_folder_for_temporary_files_is_the_users(
     assert is_own_file(str(temporary_folder / "project" / "train.py"))
     assert not is_own_file(str(temporary_folder / "made_by_a_library.py"))
     is_own_file.cache_clear()
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(temporary_folder / "train.py"))
+    script = str(temporary_folder / "train.py")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", script, raising=False)
     assert is_own_file(str(temporary_folder / "helper.py"))
