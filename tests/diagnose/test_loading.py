@@ -411,6 +411,13 @@ def test_one_slow_start_in_a_run_is_told_when_it_is_long(machine_of) -> None:
     assert not quick
 
 
+def test_what_a_start_took_before_workers_ran_is_a_part_of_that_start(machine_of) -> None:
+    starts = [[0.0, 20.0, 30.0, 0.0], [90.0, 6.0, 4.0, 0.0]]
+    found = {"loading.started_count": 16, "loading.start_method": "fork", "loading.starts": starts}
+    told = findings(machine_of(8), found=found)["slow-worker-start"].message
+    assert told == "It takes 10 s to start 16 workers by fork, 6 s of it before they run at all."
+
+
 def test_long_passes_hide_the_start_of_their_workers(machine_of) -> None:
     found = {"loading.started_count": 2, "loading.start_method": "fork"}
     short = [[at, 0.2, 0.3, 0.1] for at in (0.0, 3.0, 6.0)]

@@ -30,7 +30,7 @@ def call(counter, tensor, module=1):
 
 
 def test_a_batch_counts_once_a_backward_follows(counter) -> None:
-    counter.loaded([images(4), torch.zeros(4)])
+    counter.loaded(None, [images(4), torch.zeros(4)])
     counter.trained()
     assert counter.cut() == 4
     assert counter.unit == "samples"
@@ -38,15 +38,15 @@ def test_a_batch_counts_once_a_backward_follows(counter) -> None:
 
 def test_micro_batches_add_up(counter) -> None:
     for _ in range(3):
-        counter.loaded(images(5))
+        counter.loaded(None, images(5))
         counter.trained()
     assert counter.cut() == 15
 
 
 def test_what_an_evaluation_took_is_forgotten(counter) -> None:
-    counter.loaded(images(100))
+    counter.loaded(None, images(100))
     counter.evaluated()
-    counter.loaded(images(4))
+    counter.loaded(None, images(4))
     counter.trained()
     assert counter.cut() == 4
 
@@ -60,7 +60,7 @@ def test_without_a_loader_the_inputs_of_the_root_calls_count(counter) -> None:
 
 def test_integers_in_two_dimensions_are_tokens(counter) -> None:
     batch = tokens(4, 16)
-    counter.loaded(batch)
+    counter.loaded(None, batch)
     call(counter, batch)
     counter.trained()
     assert (counter.cut(), counter.unit) == (64, "tokens")
@@ -136,7 +136,7 @@ def test_unusual_inputs_are_counted_and_break_nothing(counter, kind) -> None:
 
 def test_where_hardly_a_step_shows_what_it_takes_in_steps_are_counted() -> None:
     counter = SampleCounter()
-    counter.loaded(torch.zeros(8, 3))  # one batch, and then many updates on it
+    counter.loaded(None, torch.zeros(8, 3))  # one batch, and then many updates on it
     assert (counter.cut(), counter.unit) == (8, "samples")
     assert [counter.cut() for _ in range(3)] == [1, 1, 1]
     assert counter.unit == "steps"
@@ -156,3 +156,48 @@ class Scale:
 
 def test_what_has_a_method_of_a_mapping_and_is_none_holds_nothing() -> None:
     assert element_count([Scale(), torch.zeros(3)]) == 3
+
+
+class Graphs:
+    """A batch of graphs: the edges come first, in two rows."""
+
+    def __init__(self, graphs) -> None:
+        self.edges = torch.zeros(2, 5 * len(graphs), dtype=torch.long)
+        self.labels = torch.zeros(len(graphs))
+
+    def values(self):
+        return [self.edges, self.labels]
+
+
+def counts_of(counter, **details):
+    loader = torch.utils.data.DataLoader(range(10), collate_fn=Graphs, **details)
+    iterator = iter(loader)
+    for batch in iterator:
+        counter.loaded(iterator, batch)
+        call(counter, batch)
+        counter.trained()
+        yield counter.cut()
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_graphs_are_counted_by_the_sampler_and_not_by_their_edges(counter, shuffle) -> None:
+    assert list(counts_of(counter, batch_size=4, shuffle=shuffle)) == [4, 4, 2]
+    assert counter.unit == "samples"
+
+
+def test_a_sampler_of_the_scripts_own_is_not_asked(counter) -> None:
+    class Sampler(torch.utils.data.SequentialSampler):
+        def __len__(self) -> int:
+            raise AssertionError
+
+    sampler = torch.utils.data.BatchSampler(Sampler(range(10)), 4, drop_last=False)
+    assert list(counts_of(counter, batch_sampler=sampler)) == [2, 2, 2]
+
+
+def test_an_item_that_is_a_whole_batch_counts_as_that(counter) -> None:
+    loader = torch.utils.data.DataLoader([images(6), images(5)], collate_fn=lambda items: items[0])
+    iterator = iter(loader)
+    for batch in iterator:
+        counter.loaded(iterator, batch)
+    counter.trained()
+    assert counter.cut() == 11

@@ -163,6 +163,13 @@ def test_the_main_process_is_tried_where_a_batch_is_dearer_to_hand_over_than_to_
     assert worker_counts.speedup_of(cheap, 0) == pytest.approx(6 / 4.2)
 
 
+def test_one_worker_is_tried_where_none_would_be_best_and_is_not_permitted() -> None:
+    held = {"is_pure": True, "is_unchanged": False, "unproven": "the script holds it"}
+    cheap = {"data_ms": 2.0, "rest_ms": 4.0, "fetch_s": 0.2 * MS, **held}
+    assert counts(context(worker_count=4, **cheap)) == (1,)
+    assert counts(context(worker_count=1, **cheap)) == ()
+
+
 def test_workers_that_wait_for_a_core_are_not_taken_for_workers_that_wait_for_storage() -> None:
     crowded = context(worker_count=8, fetch_s=400 * MS, fetch_cpu_ratio=0.25, machine=LAPTOP)
     profile = sample_profile({Phase.DATA: 0.05, Phase.FORWARD: 0.05})

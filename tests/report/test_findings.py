@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from hasten.records import Diagnosis, HotLine, Place
+from hasten.records import Diagnosis, Finding, HotLine, Place
 from hasten.report import findings
 
 
@@ -35,3 +35,8 @@ def test_the_eight_costliest_lines_are_shown_and_the_rest_is_counted(diagnosis, 
 def test_a_line_without_source_stands_alone(workload) -> None:
     bare = HotLine(place=Place(path=f"{workload.cwd}/a.py", line=3), share_ratio=0.5)
     assert shown(Diagnosis(hot_lines=(bare,)), workload).split() == ["50%", "a.py:3"]
+
+
+def test_what_no_lever_does_may_concern_the_machine_and_not_the_code() -> None:
+    found = Finding(name="shm-too-small", message="64.0 MiB are left.", remedy="Pass --shm-size.")
+    assert findings.remedy(found) == "By hand: Pass --shm-size."

@@ -340,6 +340,7 @@ def test_a_finding_says_whether_the_plan_mends_it(raced):
 
     assert help_for(None) == "The lever loader_workers does it without an edit."
     assert help_for(Plan().with_lever("loader_workers", 2)) == "The plan has loader_workers=2."
+    assert html.sections.findings(raced.diagnosis, raced.workload, None)[-1].help == "By hand."
 
 
 def test_a_path_outside_of_the_folder_is_told_whole(raced):

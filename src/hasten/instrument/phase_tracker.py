@@ -129,7 +129,7 @@ class PhaseTracker:
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note a batch."""
-        quietly(self.samples.loaded, batch)
+        quietly(self.samples.loaded, iterator, batch)
         for observer in self._observers:
             observer.loaded(iterator, batch)
 

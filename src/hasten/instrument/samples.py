@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,27 @@ def sample_count(value: Any) -> int:
     return int(tensor.size(0)) if tensor is not None and tensor.dim() else 0
 
 
+def loaded_count(iterator: Any, batch: Any) -> int:
+    """Return the samples of a batch that a loader's iterator gave.
+
+    The first tensor of a batch may have another first dimension: a batch of graphs begins with
+    the edges, one of detection with a single picture. Then torch's sampler knows, unless it draws
+    one index at a time, where the item may be a whole batch. The script's own is not asked.
+    """
+    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+    seen = sample_count(batch)
+    batches: Any = getattr(iterator, "_index_sampler", None)
+    batches = getattr(batches, "_index_sampler", batches)  # our own stream of indices
+    if type(batches) is not BatchSampler or batches.batch_size in (1, seen):
+        return seen
+    order: Any = batches.sampler
+    if type(order) not in (RandomSampler, SequentialSampler):
+        return seen
+    left_count = len(order) - batches.batch_size * (iterator._num_yielded - 1)
+    return min(batches.batch_size, left_count) if left_count > 0 else seen
+
+
 def token_count(value: Any) -> int:
     """Return the number of tokens in `value`: the elements of a 2-D integer tensor, else 0.
 
@@ -64,6 +86,13 @@ def token_count(value: Any) -> int:
     if tensor is None or tensor.dim() != _TOKEN_DIMENSIONS or tensor.is_floating_point():
         return 0
     return 0 if tensor.is_complex() or str(tensor.dtype) == "torch.bool" else int(tensor.numel())
+
+
+def _is_object(value: Any) -> bool:
+    """Return whether a class of its own holds the tensors, as a graph does its edges."""
+    import torch
+
+    return not isinstance(value, (torch.Tensor, list, tuple, Mapping))
 
 
 def _identity(module: int, tensor: Any) -> tuple[tuple[int, ...], Any]:
@@ -102,19 +131,21 @@ class SampleCounter:
             return "steps"
         return "tokens" if self._tokens else "samples"
 
-    def loaded(self, batch: Any) -> None:
-        """Note a batch from a loader."""
-        self._loaded_waiting += sample_count(batch)
+    def loaded(self, iterator: Any, batch: Any) -> None:
+        """Note a batch from a loader's iterator."""
+        self._loaded_waiting += loaded_count(iterator, batch)
 
     def called(self, module: int, args: Any, kwargs: Any) -> None:
         """Note the inputs of a root call of `module` (its id)."""
-        tensor = first_tensor((args, kwargs))
-        if tensor is None:
+        inputs = (one for one in (*args, *kwargs.values()) if first_tensor(one) is not None)
+        first = next(inputs, None)
+        if first is None:
             return
+        tensor = first_tensor(first)
         identity, keeper = _identity(module, tensor)
         if identity in self._seen:
             return
-        tokens = token_count(tensor)
+        tokens = 0 if _is_object(first) else token_count(tensor)
         if tokens:
             self._tokens = True
         if not self._seen or module == self._first:

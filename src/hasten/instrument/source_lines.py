@@ -22,11 +22,30 @@ _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 @cache
 def is_own_file(path: str) -> bool:
-    """Return whether a file is the user's: not Python's, not an installed package's, not ours."""
+    """Return whether a file is the user's: not Python's, not an installed package's, not ours.
+
+    Nor is code that a library writes while the script runs, such as PyTorch Geometric's.
+    """
     if path.startswith("<"):
         return False
     full = os.path.abspath(path)
-    return not _PACKAGES.search(full) and not full.startswith((*_LIBRARIES, OWN))
+    if _PACKAGES.search(full) or full.startswith((*_LIBRARIES, OWN)):
+        return False
+    return not _is_temporary(full)
+
+
+def _is_temporary(full: str) -> bool:
+    """Return whether a file lies among temporary ones, where the script imports nothing from."""
+    folder = getattr(sys.modules.get("tempfile"), "tempdir", None)
+    if not isinstance(folder, str) or not _is_within(full, folder):
+        return False
+    main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    sources = (os.path.dirname(main), *sys.path)
+    return not any(isinstance(one, str) and _is_within(full, one) for one in sources)
+
+
+def _is_within(full: str, folder: str) -> bool:
+    return full.startswith(os.path.join(os.path.abspath(folder), ""))
 
 
 def line_of(frame: FrameType) -> int:

@@ -189,7 +189,9 @@ def counts(context: ScriptContext) -> tuple[int, ...]:
     if unproven(context, repeats_only=own > 0):
         return ()
     if own and unproven(context):  # they restart with each pass, as without hasten
-        return tuple(count for count in around(load) if count not in (0, own))
+        # Without any is not permitted; with fewer, less has to be started.
+        fewer = dict.fromkeys(max(1, count) for count in around(load))
+        return tuple(count for count in fewer if count != own)
     if not own or loader.is_persistent:
         return tuple(count for count in around(load) if count > own)
     return tuple(dict.fromkeys((*around(load), own)))

@@ -41,9 +41,9 @@ def cost(finding: Finding) -> str:
 
 
 def remedy(finding: Finding) -> str:
-    """Say what to do, and whether the user or a lever does it."""
+    """Say what to do, to the code or to the machine, and whether a lever does it."""
     if finding.lever is None:
-        return f"Needs a code change: {finding.remedy}"
+        return f"By hand: {finding.remedy}"
     return f"{finding.remedy} The lever {finding.lever} does it without an edit."
 
 

@@ -689,6 +689,21 @@ class Base(Dataset):
     def __getitem__(self, i): return self.rows[i]
 """
 TOLD = PARENT + "class More(Base):\n    def __init__(self, data): {told}\n"
+SCALED = """
+class More(Rows):
+    def __init__(self, data=None):
+        super().__init__()
+        self.table = self.__scaled(np.arange(12.0) if data is None else data)
+    def __scaled(self, target):
+        target[target <= 3] = 0
+        return target.astype(np.float32)
+rows = More()
+"""
+HIDDEN = """
+class Help:
+    def __harder(self, data): data.gain = 2.0
+help = Help()
+"""
 UNMADE = """
 class Other(Rows):
     def fill(self, data): data.rows.append(2.0)
@@ -730,6 +745,36 @@ CLASSES = {
         "class Base(Rows):\n    def put(self): self.rows.append(1.0)\n"
         "class More(Base):\n    def grow(self): super().put()\nrows = More()\n",
         "if number > 90: rows.grow()", "OWNED",
+    ),
+    "a class that is only compared": (SCALED, "if isinstance(rows, More): print(2)", "whole"),
+    "a class that is compared with others": (
+        SCALED, "if issubclass(type(rows), (list, More)): print(2)", "whole",
+    ),
+    "a class that is compared by code of the script": (
+        "def isinstance(one, kind): return kind(one)\n" + SCALED,
+        "if number > 90: isinstance(rows.table, More)", "OWNED",
+    ),
+    "a class that its own class compares": (
+        "class Meta(type):\n    def __instancecheck__(cls, one): return cls(one)\n" + SCALED,
+        "if number > 90: isinstance(rows.table, More)", "OWNED",
+    ),
+    "a private method that only building calls": (SCALED, "if number > 90: More()", "whole"),
+    "a private method that gets what is read": (
+        SCALED, "if number > 90: More(rows.table)", "OWNED",
+    ),
+    "a private method that is called by its other name": (
+        HIDDEN, "if number > 90: help._Help__harder(rows)", "UNWRITTEN",
+    ),
+    "a private method that is found by its other name": (
+        HIDDEN, "if number > 90: getattr(help, '_Help__harder')(rows)", "UNWRITTEN",
+    ),
+    "a private method that is handed over by its other name": (
+        HIDDEN, "if number > 90: list(map(help._Help__harder, [loader.dataset]))", "UNWRITTEN",
+    ),
+    "a private setter that is called by its other name": (
+        "class More(Rows):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.__set()\n    def __set(self): self.gain = 2.0\nrows = More()\n",
+        "if number > 90: More(); rows._More__set()", "UNWRITTEN",
     ),
     "a class that makes one of itself": (
         "class Help:\n    def __init__(self, data): data.gain = 2.0\n    @classmethod\n"

@@ -228,15 +228,14 @@ def _slow_worker_start(case: Case) -> Finding | None:
     """Find workers that are slow to start, by the wait for the first batch."""
     starts = case.found.get("loading.starts", ())
     count, method = case.found.get("loading.started_count"), case.found.get("loading.start_method")
-    seen = [_start_s(case, start) for start in starts if start[2]]
+    seen = [(_start_s(case, start), start[1]) for start in starts if start[2]]
     if not seen or not count:
         return None
-    start_s, share = min(seen), _respawn_share(case)
+    (start_s, begin_s), share = min(seen), _respawn_share(case)
     if share is not None and share.mid_ratio < LEAST_RATIO:
         return None
     if start_s < (_LONG_START_S if share is None else _LEAST_START_S):
         return None
-    begin_s = fmean(start[1] for start in starts)
     by = f" by {method}" if method else ""
     return Finding(
         share=share,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hasten.loader.proof.bindings import bindings, called, callee, imported, puts, stored
 from hasten.loader.proof.nearness import FAR, HOLDS, NEAR, SENT, Known, level
-from hasten.loader.proof.script import Unreadable, applied
+from hasten.loader.proof.script import Unreadable, applied, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -272,7 +272,7 @@ def _by_name(scopes: Iterable[VariableScope], code: ScriptCode) -> dict[str, lis
             continue
         is_building = unit.name in BUILDING
         heirs = heirs_of(unit.owner, code.parents) if is_building else set[str]()
-        called_by = heirs | (_ANY_CLASS if is_building else set()) | {unit.name}
+        called_by = heirs | (_ANY_CLASS if is_building else set()) | names_of(unit)
         called_by |= {one for one, targets in code.aliases.items() if targets & called_by}
         for name in called_by:
             by_name.setdefault(name, []).append(scope)
@@ -286,8 +286,9 @@ def _by_name(scopes: Iterable[VariableScope], code: ScriptCode) -> dict[str, lis
 def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
     """Treat a function's parameters as near if unseen code may call it."""
     unit, names = scope.unit, scope.names
-    is_handed = unit.name == "<lambda>" or unit.name in code.handed
-    if is_handed or unit.name.startswith("__"):
+    called_by = names_of(unit)
+    is_handed = unit.name == "<lambda>" or not code.handed.isdisjoint(called_by)
+    if is_handed or (unit.name.startswith("__") and len(called_by) == 1):
         scope.near |= dict.fromkeys(scope.parameters, NEAR)
     elif (unit.owner, unit.name) in code.overriding and unit.owner in names.leaders:
         scope.near |= dict.fromkeys(scope.parameters[:1], HOLDS)

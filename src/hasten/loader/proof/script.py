@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hasten.loader.proof.aliases import aliases_in, container_of
 from hasten.loader.proof.bindings import Returned
 from hasten.loader.proof.source import Function, Tree, is_user_class, tree_of_file
+from hasten.loader.proof.stored_names import stored_by
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def code_of(
     known = [unit for tree in trees.values() for unit in _functions(tree)]
     overriding = overriding_methods()
     functions = {name for unit in known for name in (unit.name, unit.owner)} - {"", "<lambda>"}
-    methods = {unit.name for unit in known if unit.owner}
+    methods = {name for unit in known if unit.owner for name in names_of(unit)}
     aliases = aliases_in([tree.nodes for tree in trees.values()], functions - methods)
     found, parents = list(running), _parents(trees.values())
     handed_at = _handed_over(trees.values(), aliases.sources, methods)
@@ -171,7 +172,17 @@ def _can_run(unit: Unit, mentioned: Set[str], alive: Set[str], makers: Set[str |
         return True
     if unit.owner and unit.owner not in mentioned and unit.owner not in alive:
         return False
-    return unit.name in mentioned or (is_special(unit.name) and unit.name not in _BUILDING)
+    is_mentioned = not mentioned.isdisjoint(names_of(unit))
+    return is_mentioned or (is_special(unit.name) and unit.name not in _BUILDING)
+
+
+def names_of(unit: Unit) -> set[str]:
+    """Return by which names a function is called: a private method has another outside its class.
+
+    https://docs.python.org/3/reference/expressions.html#private-name-mangling
+    """
+    is_private = unit.owner and unit.name.startswith("__") and not unit.name.endswith("__")
+    return {unit.name} | ({f"_{unit.owner.lstrip('_')}{unit.name}"} if is_private else set())
 
 
 def _named_in(unit: Unit) -> set[str]:
@@ -234,11 +245,14 @@ def _handed_over(trees: Iterable[Tree], aliased: Set[int], methods: set[str]) ->
 
     Imports under another name are called by that name. What is passed to `apply` is called at
     once and not kept; `scopes.py` follows its arguments. What `super` is given is looked into. A
-    class's bases are called when the class is.
+    class's bases are called when the class is. What `isinstance` is given is only compared.
     """
     found: dict[str, str] = {}
+    trees = list(trees)
+    answers = any(_answers_tests(tree) for tree in trees)
     for tree in trees:
         called = _called_at_once(tree.nodes) | aliased
+        called |= set() if answers else _compared(tree.nodes)
         for node in tree.nodes:
             names = [*_handed_by(node, methods)]
             if id(node) not in called and isinstance(getattr(node, "ctx", None), ast.Load):
@@ -255,6 +269,23 @@ def _called_at_once(nodes: Sequence[ast.AST]) -> set[int]:
         called |= {id(function) for node in calls if (function := applied(node)) is not None}
     called |= {id(one) for node in nodes if isinstance(node, ast.ClassDef) for one in node.bases}
     return called | {id(one) for node in calls if _is_super(node) for one in node.args}
+
+
+def _answers_tests(tree: Tree) -> bool:
+    """Return whether code of a file answers `isinstance`, and may keep the class it is given."""
+    names = {"isinstance", "issubclass", "__instancecheck__", "__subclasscheck__"}
+    return any(not names.isdisjoint(stored_by(node)) for node in tree.nodes)
+
+
+def _compared(nodes: Sequence[ast.AST]) -> set[int]:
+    """Return the classes that `isinstance` and `issubclass` are given by name."""
+    return {
+        id(kind)
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) > 1
+        and node.func.id in ("isinstance", "issubclass")
+        for kind in getattr(node.args[1], "elts", node.args[1:2])
+    }  # fmt: skip
 
 
 def _parents(trees: Iterable[Tree]) -> dict[str, set[str]]:

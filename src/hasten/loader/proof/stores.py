@@ -214,14 +214,15 @@ class Writes:
                 and self._builds(scope.unit.name)
                 for scope in self._scopes
                 for node in scope.calls
-                if called(node) == name
+                if _may_name(called(node), name)
             ]
             self._building[name] = bool(calls) and all(calls) and self._is_called_plainly(name)
         return self._building[name]
 
     def _is_called_plainly(self, name: str) -> bool:
         """Return whether only calls that are seen can reach a method, and run it at once."""
-        by_others = name in self._handed | self._overriding or is_special(name)
+        by_others = any(_may_name(one, name) for one in self._handed | self._overriding)
+        by_others |= is_special(name)
         scopes = [scope for scope in self._scopes if scope.unit.name == name]
         return name.startswith("_") and not by_others and all(map(_runs_at_once, scopes))
 
@@ -311,6 +312,11 @@ class Writes:
                 return _is_looked_at(parent, parents, flat=True, whole=True)
         is_flat = name not in self._names.nested
         return _is_looked_at(node, parents, flat=is_flat, whole=name not in self._names.collecting)
+
+
+def _may_name(said: str, name: str) -> bool:
+    """Return whether code that says this may mean a method: a private one has another name too."""
+    return said == name or (name.startswith("__") and said.endswith(name))
 
 
 def _runs_at_once(scope: VariableScope) -> bool:

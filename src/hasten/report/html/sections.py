@@ -188,7 +188,7 @@ def _card(found: Finding, workload: Workload, plan: Plan | None, largest: float)
 
 def _help(found: Finding, plan: Plan | None) -> str:
     if found.lever is None:
-        return "Needs a code change."
+        return "By hand."
     settings = {} if plan is None else dict(plan.settings)
     if found.lever in settings:
         return f"The plan has {found.lever}={settings[found.lever]}."
