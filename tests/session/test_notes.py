@@ -16,7 +16,7 @@ from hasten.testing import fed
     [
         (False, None, []),
         (False, 0.1, []),
-        (True, None, ["memory for one trial at a time"]),
+        (True, None, ["Only one trial at a time can live"]),
         (False, 0.6, ["Other processes hold 60% of the accelerator's memory"]),
     ],
 )
