@@ -334,4 +334,4 @@ def test_a_fork_storm_is_over_when_the_trial_is(drive, trials, apart, killed) ->
         time.sleep(0.3)
         return not running(token)
 
-    assert trials.eventually(is_over, 30.0)  # two tests run at a time
+    assert trials.eventually(is_over, 10.0)

@@ -35,13 +35,12 @@ def descendants(root: int) -> list[int]:
 def end_all() -> dict[int, int]:
     """Kill and reap every descendant, those that clean up last; return how they ended.
 
-    They are frozen first, by groups, so that none forks while another is looked for.
+    Each is stopped as soon as it is found, so that none forks while another is looked for.
     """
     ended: dict[int, int] = {}
     begun_s = spare_until_s = time.monotonic()
     while (now_s := time.monotonic()) < begun_s + PATIENCE_S:
-        ended.update(reap())
-        left = _frozen()
+        left = _stopped(ended)
         if not left:
             break
         others = [pid for pid in left if not _cleans(pid)]
@@ -54,19 +53,27 @@ def end_all() -> dict[int, int]:
     return ended
 
 
-def _frozen() -> list[int]:
-    """Stop the groups of all descendants; return the descendants."""
-    left = descendants(os.getpid())
-    for group in {_group(pid) for pid in left} - {0, os.getpgid(0)}:
-        kill(-group, signal.SIGSTOP)
-    return descendants(os.getpid()) if left else []
+def _stopped(ended: dict[int, int]) -> list[int]:
+    """Stop all descendants; return those that are left, and add to `ended` those that are not.
+
+    Of a storm of forks thousands may have ended: they are reaped before anybody looks for their
+    children.
+    """
+    left: list[int] = []
+    ahead = _stop(_children(os.getpid()))
+    ended.update(reap())
+    while ahead:
+        pid = ahead.pop()
+        if pid not in ended:
+            left.append(pid)
+            ahead += _stop(_children(pid))
+    return left
 
 
-def _group(pid: int) -> int:
-    try:
-        return os.getpgid(pid)
-    except OSError:
-        return 0  # it has just ended
+def _stop(pids: list[int]) -> list[int]:
+    for pid in pids:
+        kill(pid, signal.SIGSTOP)
+    return pids
 
 
 def _cleans(pid: int) -> bool:
