@@ -173,18 +173,18 @@ class Listener:
 
     def adopt_ranks(
         self, kind: type[_R], *, until: float, alive: Callable[[], bool]
-    ) -> list[tuple[Channel, _R]]:
+    ) -> list[tuple[Channel, _R]] | None:
         """Wait as `adopt` does, then for the other ranks of the same training.
 
         Returns:
-            Their conversations in the order of the ranks; empty where one of them is missing, for
+            Their conversations in the order of the ranks; None where one of them is missing, for
             which a later call goes on waiting.
         """
         ranks: list[tuple[Channel, _R]] = self._ranks
         while not ranks or len(ranks) < ranks[0][1].rank_count:
             found = self.adopt(kind, until=until, alive=alive)
             if found is None:
-                return []
+                return None
             ranks.append(found)
         return sorted(ranks, key=lambda pair: pair[1].rank)
 

@@ -126,7 +126,7 @@ def _ranks(
 
     def look(wait_s: float) -> list[tuple[Channel, Recorded]] | None:
         until, alive = time.monotonic() + wait_s, lambda: process.wait(0) is None
-        return listener.adopt_ranks(Recorded, until=until, alive=alive) or None
+        return listener.adopt_ranks(Recorded, until=until, alive=alive)
 
     return awaited(look, process, timeout_s=timeout_s, deadline=deadline)
 

@@ -102,7 +102,7 @@ class TrialProcess:
         found = self._listener.adopt_ranks(
             protocol.FirstStep, until=until, alive=lambda: self._process.wait(0) is None
         )
-        if not found:
+        if found is None:
             self._raise_never_trained()
         self._listener.close()
         channels = [channel for channel, _ in found]

@@ -68,14 +68,15 @@ class Recorder:
             )
         }  # fmt: skip
         self._orders: dict[int, list[str]] = {}
-        self._keeper = BatchRecorder(RankFolder(folder)) if take.keeps else None
+        place = RankFolder(folder)
+        self._keeper = BatchRecorder(place) if take.keeps else None
         self._feeder: BatchReplayer | None = None
         if take.feeds and take.teacher:
             advancers, seed = self._live.answers.advancers, take.reseed
             self._feeder = BatchReplayer(RankFolder(take.teacher), advancers, reseed=seed)
             self._fed_step_count = 0
-        self._moves = MoveRecorder(RankFolder(folder), self._live)
-        self._teaching = Teaching(take, RankFolder(folder), self._live)
+        self._moves = MoveRecorder(place, self._live)
+        self._teaching = Teaching(take, place, self._live)
         watch.observers.append(self)
         watch.on_step = self.stepped
         self._live.on_root(self._teaching.begin)
