@@ -1,9 +1,13 @@
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 from hasten import machine
 from hasten.diagnose import Case, discover
+from hasten.instrument import processes
+from hasten.instrument.examine import workers
 from hasten.instrument.examine.workers import busy_ratio, copied, object_bytes, spent
 from hasten.instrument.processes import CpuTurn, Mapped
 from hasten.records import Phase, Step, Traits
@@ -115,22 +119,25 @@ def told(machine_of):
     return tell
 
 
-def worker(*, run_s=1.0, wait_s=1.0, busy_ratio=4.0, cpus=(0, 1, 2, 3)):
-    return {"run_s": run_s, "wait_s": wait_s, "busy_ratio": busy_ratio, "cpus": list(cpus)}
+def worker(*, run_s=1.0, wait_s=1.0, cpus=(0, 1, 2, 3)):
+    return {"run_s": run_s, "wait_s": wait_s, "cpus": list(cpus)}
 
 
 def test_pools_cost_what_the_workers_waited(told) -> None:
-    assert told("nested-thread-pools", each=[worker()] * 2).share.mid_ratio == pytest.approx(0.5)
+    tell = partial(told, "nested-thread-pools", busy_ratio=1.5)
+    assert tell(each=[worker()] * 2).share.mid_ratio == pytest.approx(0.5)
     # Pools that find free cores, workers that are ahead of the loop, and one thread each.
-    assert told("nested-thread-pools", each=[worker(wait_s=0.0)] * 2) is None
-    assert told("nested-thread-pools", each=[worker()] * 2, phase=Phase.FORWARD) is None
-    assert told("nested-thread-pools", each=[worker(busy_ratio=1.4)] * 2) is None
-    assert told("nested-thread-pools", each=[worker()]) is None
-    assert told("nested-thread-pools") is None
+    assert tell(each=[worker(wait_s=0.0)] * 2) is None
+    assert tell(each=[worker()] * 2, phase=Phase.FORWARD) is None
+    assert tell(each=[worker()] * 2, busy_ratio=1.3) is None
+    assert tell(each=[worker()]) is None
+    one = fed(worker_count=1)  # started anew for each pass
+    assert tell(each=[worker()] * 2, traits=one) is None
+    assert tell() is None
 
 
 def test_workers_on_fewer_cpus_than_there_are_of_either_are_found(told) -> None:
-    pinned = [worker(cpus=(2,), busy_ratio=1.0)] * 2
+    pinned = [worker(cpus=(2,))] * 2
     assert "sched_setaffinity" in told("worker-affinity", each=pinned).remedy
     bound = Traits(openmp_variables=("OMP_WAIT_POLICY", "OMP_PROC_BIND"))
     found = told("worker-affinity", each=pinned, traits=bound)
@@ -142,11 +149,41 @@ def test_workers_on_fewer_cpus_than_there_are_of_either_are_found(told) -> None:
     assert told("worker-affinity", each=[worker(cpus=(2,), wait_s=0.0)] * 2) is None
 
 
+class Iterator:
+    _dataset = ()
+
+    def __init__(self, *pids):
+        self._workers = [SimpleNamespace(pid=pid) for pid in pids]
+
+
+def test_workers_that_have_ended_count_with_their_last_look(monkeypatch) -> None:
+    taken = {}  # seconds that the one thread of each live worker has run
+    monkeypatch.setattr(
+        processes, "turns",
+        lambda pid: {pid: CpuTurn(taken[pid], taken[pid])} if pid in taken else {},
+    )  # fmt: skip
+    monkeypatch.setattr(processes, "runnable_count", lambda _pid: 3)
+    monkeypatch.setattr(workers, "_SAMPLE_S", 0.0)
+    seen = workers.Workers(SimpleNamespace())
+    seen.begin()
+    for pid in (10**9, 10**9 + 1):  # two passes with a worker each
+        for run_s in (1.0, 4.0):
+            taken[pid] = run_s
+            seen.loaded(Iterator(pid), None)
+            seen.ended()
+            seen.ended()
+        del taken[pid]
+    found = seen.end()
+    assert [(one["run_s"], one["wait_s"]) for one in found["each"]] == [(4.0, 4.0)] * 2
+    assert found["busy_ratio"] == 3
+
+
 MIB = 1 << 20
 
 
 def test_copies_are_told_where_memory_may_run_out(told) -> None:
-    grown = {"each": [worker()] * 2, "copied_bytes": 40 * MIB, "inherited_bytes": 900 * MIB}
+    grown = {"each": [worker()] * 2, "copiers_count": 2,
+             "copied_bytes": 40 * MIB, "inherited_bytes": 900 * MIB}  # fmt: skip
     little, much = {"available_bytes": 2000 * MIB}, {"available_bytes": 40_000 * MIB}
     found = told("copy-on-write-growth", **grown, memory=little)
     assert "940.0 MiB" in found.message
@@ -157,7 +194,8 @@ def test_copies_are_told_where_memory_may_run_out(told) -> None:
 
 
 def test_no_more_is_copied_than_the_datasets_hold_in_python_objects(told) -> None:
-    grown = {"each": [worker()] * 8, "copied_bytes": 40 * MIB, "inherited_bytes": 2000 * MIB}
+    grown = {"each": [worker()] * 8, "copiers_count": 8,
+             "copied_bytes": 40 * MIB, "inherited_bytes": 2000 * MIB}  # fmt: skip
     little = {"available_bytes": 20_000 * MIB}
     names = told("copy-on-write-growth", **grown, memory=little, object_bytes=130 * MIB)
     assert "up to 1.0 GiB" in names.message

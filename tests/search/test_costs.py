@@ -34,8 +34,8 @@ def test_a_probe_ends_within_four_seconds_but_where_times_repeat() -> None:
     assert [watch_count(2.0, cycle_count=12), watch_count(0.0)] == [12, 400]
 
 
-def test_a_confirmation_takes_two_rounds_of_two_launches_and_twelve_pairs() -> None:
-    assert COSTS.confirm_pairs_s == 2 * 12 * 0.5
+def test_a_confirmation_takes_two_rounds_of_two_launches_and_ten_pairs() -> None:
+    assert COSTS.confirm_pairs_s == 2 * 10 * 0.5
     assert QUICK.confirm_pairs_s == 2 * 3.0
     assert COSTS.confirm_s == 2 * 7.0 + COSTS.confirm_pairs_s
 

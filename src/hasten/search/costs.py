@@ -14,7 +14,7 @@ from hasten.errors import UsageError
 from hasten.units import duration
 
 NOISE_LEAST_COUNT, NOISE_LEAST_S = 8, 3.0
-CONFIRM_ROUNDS, CONFIRM_TRIAL_COUNT, CONFIRM_LEAST_COUNT = 2, 2, 10
+CONFIRM_ROUNDS, CONFIRM_LEAST_COUNT = 2, 10
 CONFIRM_LEAST_S = 3.0
 GLANCE_COUNT, PROBE_COUNT, PROBE_S = 2, 8, 4.0
 LOOK_S = 2.0
@@ -144,9 +144,8 @@ class Costs:
 
     @property
     def confirm_pairs_s(self) -> float:
-        """Seconds of the fewest pairs of a confirmation: two to learn their length, then ten."""
-        pairs_s = (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * self.pair_s
-        return CONFIRM_ROUNDS * max(CONFIRM_LEAST_S, pairs_s)
+        """Seconds of the fewest pairs of a confirmation."""
+        return CONFIRM_ROUNDS * max(CONFIRM_LEAST_S, CONFIRM_LEAST_COUNT * self.pair_s)
 
     @property
     def confirm_s(self) -> float:

@@ -20,7 +20,6 @@ from hasten.search.costs import (
     CONFIRM_LEAST_COUNT,
     CONFIRM_LEAST_S,
     CONFIRM_ROUNDS,
-    CONFIRM_TRIAL_COUNT,
     NOISE_LEAST_COUNT,
     NOISE_LEAST_S,
 )
@@ -44,7 +43,7 @@ _CONFIRM_MOST_ROUNDS, _LATE_RATIO = 6, 1.2
 _REDRAWN_GROWTH = 1.1  # an interval of many pairs takes milliseconds
 _CALM_SHARE = 0.2  # the share of a step that is never blamed on page faults
 _RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 6, 16, 8.0
-_CONFIRM_MOST_COUNT = 24
+_CONFIRM_MOST_COUNT, _CONFIRM_TRIAL_COUNT = 24, 2
 _NEIGHBOURS_LEAST_COUNT = 4
 _PATIENT_SHARE = 0.5
 
@@ -98,8 +97,7 @@ class Races:
 
         Args:
             quickly: the budget has no time for a second child; neighbouring steps of the profile
-                must do. Where too few were watched, as for a loop whose blocks are whole passes,
-                three pairs are run in two launches.
+                must do. Where too few were watched, three pairs are run in two launches.
         """
         noise = self._neighbours_noise() if quickly else None
         if noise is None:
@@ -124,8 +122,11 @@ class Races:
     def _neighbours_noise(self) -> Noise | None:
         """Return the noise of neighbouring steps in one child; None where too few were watched."""
         own = self._options.applied
-        pairs = self._neighbours(self._runner.pace.shape(own, own).block_count)
-        if not pairs:
+        block_count = self._runner.pace.shape(own, own).block_count
+        # Shorter blocks are noisier, so they promise less than whole passes over the data would.
+        halves = (block_count >> power for power in range(block_count.bit_length()))
+        pairs = next(filter(None, map(self._neighbours, halves)), None)
+        if pairs is None:
             return None
         pair_s = max(1e-3, self._runner.pace.pair_s(own, own, apart=True))
         return self._noise_of(pairs, pair_s=pair_s)
@@ -314,9 +315,7 @@ class Races:
         own_s, other_s = map(self._runner.pace.launch_s, (own, other))
         launches_s = both_start_s(own_s, other_s, single_process=self._runner.pace.single_process)
         least_count = self._least_confirming_count(plan)
-        pairs_s = (CONFIRM_TRIAL_COUNT + least_count) * self._runner.pace.pair_s(
-            own, other, apart=True
-        )
+        pairs_s = least_count * self._runner.pace.pair_s(own, other, apart=True)
         window_s = until_s - self._clock()
         round_count = _round_count(window_s, launches_s=launches_s, pairs_s=pairs_s)
         least_s = CONFIRM_ROUNDS * CONFIRM_LEAST_S / round_count
@@ -371,9 +370,9 @@ class Races:
         self._runner.prepare(*launched, apart=True)
         measure = partial(self._runner.pairs, own, other, apart=True)
         pair_s, started_s = self._runner.pace.pair_s(own, other, apart=True), self._clock()
-        if (CONFIRM_TRIAL_COUNT + CONFIRM_LEAST_COUNT) * pair_s <= seconds:
+        if (_CONFIRM_TRIAL_COUNT + least_count) * pair_s <= seconds:
             measure([True, False])
-            tried_s = (self._clock() - started_s) / CONFIRM_TRIAL_COUNT
+            tried_s = (self._clock() - started_s) / _CONFIRM_TRIAL_COUNT
             # Two pairs do not show what it costs to start a short script again and again.
             is_short = self._runner.pace.life_count is not None
             pair_s = max(tried_s, pair_s) if is_short else tried_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from hasten.diagnose.cpu_wait import starved_share
@@ -14,7 +13,7 @@ from hasten.units import counted, percent, size
 if TYPE_CHECKING:
     from hasten.diagnose.case import Case
 
-_POOL_RATIO = 1.6  # the thread that sends batches alternates with the one that makes them
+_POOL_RATIO = 1.4  # the thread that sends batches alternates with the one that makes them
 _LEAST_COPIED_BYTES = 4 << 20
 _DANGEROUS_RATIO = 0.05
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
@@ -23,15 +22,15 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 def _nested_thread_pools(case: Case) -> Finding | None:
     """Find workers that run several threads at once, by the cost of waiting for CPUs."""
     each = case.found.get("workers.each", ())
-    if len(each) < 2:
+    if len(each) < 2 or case.traits.worker_count == 1:
         return None
-    threads_ratio = fmean(worker["busy_ratio"] for worker in each)
+    threads_ratio = case.found["workers.busy_ratio"]
     share = starved_share(case)
     if threads_ratio < _POOL_RATIO or not is_worth_telling(share):
         return None
     return Finding(
         share=share,
-        message=f"Each of {len(each)} loader workers runs {threads_ratio:.1f} threads at once on "
+        message=f"Each loader worker runs {threads_ratio:.1f} threads at once on "
         f"{_cpus(case)}: waiting for a CPU takes {percent(share.mid_ratio)} of a step.",
         remedy="Limit the libraries in the workers to one thread: "
         "cv2.setNumThreads(0) or threadpoolctl.threadpool_limits(1) in worker_init_fn.",
@@ -50,7 +49,8 @@ def _worker_affinity(case: Case) -> Finding | None:
     each = case.found.get("workers.each", ())
     allowed = {cpu for worker in each for cpu in worker["cpus"]}
     given_count = case.machine.budget.affinity_count
-    if given_count is None or not allowed or len(allowed) >= min(len(each), given_count):
+    count = case.traits.worker_count or len(each)  # `each` has one more for each new start
+    if given_count is None or not allowed or len(allowed) >= min(count, given_count):
         return None
     share = starved_share(case)
     if not is_worth_telling(share):
@@ -58,8 +58,8 @@ def _worker_affinity(case: Case) -> Finding | None:
     bound = [name for name in _BINDING if name in case.traits.openmp_variables]
     return Finding(
         share=share,
-        message=f"{len(each)} loader workers may use {_cpus(case)} of the {given_count} that the "
-        f"job has: waiting for them takes {percent(share.mid_ratio)} of a step.",
+        message=f"{counted(count, 'loader worker')} may use {_cpus(case)} of the {given_count} "
+        f"that the job has: waiting for them takes {percent(share.mid_ratio)} of a step.",
         remedy=f"Unset {' and '.join(bound)}."
         if bound
         else "Call os.sched_setaffinity(0, ...) with the mask of the job in worker_init_fn.",
@@ -76,7 +76,7 @@ def _copy_on_write_growth(case: Case) -> Finding | None:
     # Batches move between private and shared memory as they are passed on: leave them out.
     copied_bytes -= _under_way_bytes(case)
     most_bytes = inherited_bytes + max(0, copied_bytes)
-    count = len(case.found["workers.each"])
+    count = case.found["workers.copiers_count"]
     object_bytes = case.found.get("workers.object_bytes")
     if object_bytes is not None:  # else there are many
         most_bytes = min(most_bytes, object_bytes * count)

@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import deque
+from itertools import islice
 from statistics import fmean
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _SHARED = "/dev/shm"
 _SAMPLE_S = 0.02
+_LOOKED_COUNT = 4  # at a time: there may be many, with many threads each
 _NOTHING = processes.CpuTurn(0.0, 0.0)
 _MOST_OBJECTS_COUNT = 200_000
 _OF_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, CodeType, FrameType)
@@ -39,10 +42,10 @@ def _look(pid: int) -> _Look:
 
 
 class Workers:
-    """Look at the workers before the first step and after the last one.
+    """Look at the workers before the first step, while they work, and after the last step.
 
-    The iterators that feed the loop show which of the script's child processes are
-    workers. Only those that lived through all the steps are reported.
+    The iterators that feed the loop show which of the script's child processes are workers.
+    A loader may start new ones for each pass: of those that have ended, the last look counts.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -50,7 +53,9 @@ class Workers:
         self._pids: set[int] = set()
         self._datasets: dict[int, Any] = {}
         self._free_bytes: list[int] = []
-        self._running: dict[int, list[int]] = {}
+        self._running_counts: list[int] = []
+        self._turns: dict[int, dict[int, processes.CpuTurn]] = {}
+        self._feeding: deque[int] = deque()
         self._next_s = 0.0
 
     def begin(self) -> None:
@@ -60,13 +65,16 @@ class Workers:
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note whose workers made a batch."""
-        for worker in getattr(iterator, "_workers", ()):
-            self._pids.add(worker.pid)
-            dataset = getattr(iterator, "_dataset", None)
-            self._datasets[id(dataset)] = dataset
+        pids = {worker.pid for worker in getattr(iterator, "_workers", ())}
+        if not pids - self._pids:
+            return
+        self._feeding = deque(pids)
+        self._pids |= pids
+        dataset = getattr(iterator, "_dataset", None)
+        self._datasets[id(dataset)] = dataset
 
     def ended(self) -> None:
-        """Note how much room is left where workers put their batches, and what one worker does."""
+        """Note how much room is left where workers put their batches, and what some of them do."""
         now = time.monotonic()
         if not self._pids or now < self._next_s:
             return
@@ -74,36 +82,47 @@ class Workers:
         if os.path.ismount(_SHARED):
             space = os.statvfs(_SHARED)
             self._free_bytes.append(space.f_bavail * space.f_frsize)
-        # One after the other: there may be many, with many threads each.
-        pid = min(self._pids, key=lambda pid: len(self._running.get(pid, ())))
-        self._running.setdefault(pid, []).append(processes.runnable_count(pid))
+        self._feeding.rotate(_LOOKED_COUNT)
+        for pid in islice(self._feeding, _LOOKED_COUNT):
+            self._running_counts.append(processes.runnable_count(pid))
+            self._turns[pid] = processes.turns(pid) or self._turns.get(pid, {})
 
     def end(self) -> dict[str, Any]:
         """Look again; return what each worker did meanwhile."""
-        pids = sorted(self._pids & self._before.keys())
-        looks = {pid: _look(pid) for pid in pids}
-        alive = {pid: look for pid, look in looks.items() if look.turns and self._before[pid].turns}
-        if not alive:
+        looks = {pid: _look(pid) for pid in sorted(self._pids)}
+        turns = {pid: look.turns or self._turns.get(pid) for pid, look in looks.items()}
+        each = [self._did(pid, after) for pid, after in turns.items() if after]
+        if not each:
             return {}
-        copies = [copied(self._before[pid].memory, look.memory) for pid, look in alive.items()]
-        found: dict[str, Any] = {
-            "each": [
-                {
-                    **spent(self._before[pid].turns, look.turns),
-                    "busy_ratio": busy_ratio(self._running.get(pid, ())),
-                    "cpus": sorted(processes.mask(pid)),
-                }
-                for pid, look in alive.items()
-            ],
+        found = {
+            "each": each,
+            "busy_ratio": busy_ratio(self._running_counts),
             "shm_free_bytes": min(self._free_bytes, default=None),
         }
-        if all(copy is not None for copy in copies):
-            found["copied_bytes"] = sum(copy for copy in copies if copy is not None)
-            found["inherited_bytes"] = sum(
-                look.memory.shared_bytes for look in alive.values() if look.memory is not None
-            )
-            found["object_bytes"] = object_bytes(self._datasets.values())
-        return found
+        lasting = {pid: look for pid, look in looks.items() if look.turns and pid in self._before}
+        return found | (self._copies(lasting) if lasting else {})
+
+    def _did(self, pid: int, after: dict[int, processes.CpuTurn]) -> dict[str, Any]:
+        """Return what one worker did since the first step, or since it started."""
+        before = self._before.get(pid)
+        return {
+            **spent(before.turns if before else {}, after),
+            "cpus": sorted(processes.mask(pid)),
+        }
+
+    def _copies(self, lasting: dict[int, _Look]) -> dict[str, Any]:
+        """Return what those workers copied that lived through all the steps."""
+        copies = [copied(self._before[pid].memory, look.memory) for pid, look in lasting.items()]
+        known = [copy for copy in copies if copy is not None]
+        if len(known) < len(copies):
+            return {}
+        shared = (look.memory.shared_bytes for look in lasting.values() if look.memory is not None)
+        return {
+            "copiers_count": len(known),
+            "copied_bytes": sum(known),
+            "inherited_bytes": sum(shared),
+            "object_bytes": object_bytes(self._datasets.values()),
+        }
 
 
 def spent(
