@@ -286,6 +286,25 @@ def test_a_hurried_tuning_races_the_script_against_itself_three_times(quickly, p
     assert [len(one.pairs) for one in view.rounds] == [pair_count]
 
 
+def test_where_whole_passes_are_too_few_shorter_blocks_tell_the_noise_of_a_hurried_tuning() -> None:
+    script, view = FakeScript(
+        cost=lambda plan: 0.04, start_s=1.0, pass_count=32, pause_s=lambda plan: 0.5,
+        noise=steady(0.05),
+    ), Notebook()  # fmt: skip
+    with TrialRunner(
+        WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_trial=script.trial
+    ) as runner:
+        steps, _ = runner.steps(NOTHING, 100)
+        runner.rhythm.pass_count = 32
+        runner.rhythm.watched(NOTHING, steps)
+        assert runner.pace.shape(NOTHING, NOTHING).block_count == 32
+        races = Races(runner, session.Options(budget_s=60.0), view, clock=script.clock)
+        seen_s, noise = script.clock(), races.measure_noise(quickly=True)
+    assert not view.rounds
+    assert script.clock() == seen_s
+    assert 0.0 < noise.sd_ratio < 1.0
+
+
 def made(low, mid, high, *, means=None, best=None) -> Confirmation:
     means = mid if means is None else means
     return Confirmation(
