@@ -14,6 +14,7 @@ import weakref
 from time import perf_counter
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
@@ -345,6 +346,32 @@ def test_readers_that_no_hook_sees_are_refused(monkeypatch) -> None:
     monkeypatch.setitem(globals(), "h5py", reader)
     dataset = whole(eval("lambda self, index: h5py.File(index)", globals()))
     assert "h5py may read files" in Cache(BUDGET).offer(DataLoader(dataset))
+
+
+def test_rows_of_a_table_of_pandas_are_kept_and_its_readers_are_refused() -> None:
+    class Rows(Dataset):
+        def __init__(self):
+            self.table = pandas.DataFrame({"name": ["a", "b"] * 12, "x": np.arange(24.0)})
+
+        def __len__(self):
+            return len(self.table)
+
+        def __getitem__(self, index):
+            row = self.table.iloc[index]
+            return torch.tensor(row.drop("name").values.astype(np.float32))
+
+    cache, dataset = Cache(BUDGET), Rows()
+    loader = DataLoader(dataset, batch_size=8)
+    for _ in range(2):
+        source = cache.offer(loader)
+        for start in range(0, 24, 8):
+            source.fetch(range(start, start + 8))
+        sys.modules["a module that something imports meanwhile"] = types.ModuleType("late")
+    del sys.modules["a module that something imports meanwhile"]
+    assert cache.offer(loader)._memo is source._memo
+    assert cache.counts()["entries"] == 24
+    parquet = whole(lambda self, index: pandas.read_parquet(self.paths[index]))
+    assert "read_parquet: a sample may depend on files" in Cache(BUDGET).offer(DataLoader(parquet))
 
 
 def test_a_file_that_is_kept_open_and_memory_shared_with_others_are_refused(tmp_path) -> None:

@@ -8,6 +8,7 @@ import sys
 from types import ModuleType
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -360,6 +361,26 @@ class KeepsInATry(Held):
 def test_a_try_within_another_is_followed():
     assert gaps(TriesInATry) == []
     assert gaps(KeepsInATry)
+
+
+class Tables(Held):
+    def __init__(self):
+        super().__init__()
+        self.frame = pandas.DataFrame({"x": np.ones(8), "target": np.zeros(8)})
+
+    def __getitem__(self, i):
+        return self.frame.iloc[i].drop("target").values.astype(np.float32)
+
+
+class EmptiesATable(Tables):
+    def __getitem__(self, i):
+        self.frame.drop(columns="x", inplace=True)
+        return i
+
+
+def test_what_a_table_makes_without_a_column_is_new() -> None:
+    assert gaps(Tables) == []
+    assert "inplace" in gaps(EmptiesATable)[0]
 
 
 class Transforms(Held):

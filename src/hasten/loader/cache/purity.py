@@ -36,6 +36,10 @@ _TELLING = {
     "get_rank": "its rank", "is_available": "the devices",
     "read_video": "files that no hook sees", "read_video_timestamps": "files that no hook sees",
     "VideoReader": "files that no hook sees",
+    "read_parquet": "files that no hook sees", "read_feather": "files that no hook sees",
+    "read_orc": "files that no hook sees", "read_hdf": "files that no hook sees",
+    "HDFStore": "files that no hook sees", "read_sql": "a database",
+    "read_sql_query": "a database", "read_sql_table": "a database",
 }  # fmt: skip
 _TIMELY = {"now", "today", "utcnow"}
 _UNSEEN_READERS = {
@@ -49,7 +53,9 @@ _UNSEEN_READERS = {
 _SHARED_STATE = ("multiprocessing", "ctypes", "_ctypes", "threading", "_thread", "queue", "socket")
 _STDLIB = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
 _INSTALLED = re.compile(r"(?:site|dist)-packages[/\\](\w+)")
-_KNOWN_LIBRARIES = {"torch", "torchvision", "numpy", "PIL"}
+_KNOWN_LIBRARIES = {"torch", "torchvision", "numpy", "PIL", "pandas"}
+# Frames and their parts, in pandas. They hold memory; what reads files are others.
+_OF_FRAMES = {"PandasObject", "ExtensionArray", "ExtensionDtype"}
 
 
 class PurityAnalysis:
@@ -120,7 +126,7 @@ class PurityAnalysis:
         self._judge_home(kind)
         if not isinstance(value, type):
             self._judge_object(value)
-        if kind.__module__ == "builtins":
+        if kind.__module__ == "builtins" or is_of_frames(kind):
             return []
         inside = [] if isinstance(value, type) else list(getattr(value, "__dict__", {}).values())
         methods: list[Any] = []
@@ -199,6 +205,11 @@ def _function(member: Any) -> Callable[..., Any] | None:
 def _root(value: Any) -> str:
     module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(module or "").partition(".")[0]
+
+
+def is_of_frames(kind: type) -> bool:
+    """Return whether a class is that of a table of pandas or of its parts."""
+    return _root(kind) == "pandas" and any(one.__name__ in _OF_FRAMES for one in kind.__mro__)
 
 
 def is_own_file(path: str) -> bool:
