@@ -359,6 +359,21 @@ def test_the_wait_for_idle_workers_is_not_charged_to_the_items(machine_of) -> No
     assert "slow-decode" not in findings(machine_of(8), traits=idle, found=seen)
 
 
+def test_what_workers_take_from_a_loop_that_never_waits_is_charged_to_the_items(machine_of) -> None:
+    seen = LOOK | {"loading.kinds": {"decode": 900, "lookup": 100}}
+    spent = {"processors.wall_s": 10.0, "processors.cpus_count": 2, "processors.own_run_s": 13.0,
+             "workers.each": [{"run_s": 3.0, "wait_s": 0.0, "cpus": []}] * 2}  # fmt: skip
+    idle = fed(worker_count=2, fetch_s=0.01)
+    full = findings(machine_of(2), data_s=0.0, traits=idle, found=seen | spent)["slow-decode"]
+    assert full.share.mid_ratio == pytest.approx(0.9 * 6.0 / 20.0)
+    asleep = seen | {"loading.kinds": {"storage": 900, "lookup": 100}}
+    assert "slow-storage" not in findings(
+        machine_of(2), data_s=0.0, traits=idle, found=asleep | spent
+    )
+    spent["processors.own_run_s"] = 8.0  # of 20 seconds of two CPUs, 6 are idle
+    assert "slow-decode" not in findings(machine_of(2), data_s=0.0, traits=idle, found=seen | spent)
+
+
 def test_a_handful_of_samples_is_no_measurement(machine_of) -> None:
     seen = LOOK | {"loading.kinds": {"decode": 9, "lookup": 1}}
     assert "slow-decode" not in findings(machine_of(8), traits=MAIN, found=seen)

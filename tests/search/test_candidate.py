@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from hasten.records import Effect, Phase, Scope
 from hasten.search import Candidate, bounds
+from hasten.search.gain_estimator import GainEstimator
 from hasten.testing import sample_profile
 
 PROFILE = sample_profile({Phase.DATA: 0.003, Phase.FORWARD: 0.057, Phase.BACKWARD: 0.040})
@@ -44,6 +47,18 @@ def test_a_lever_without_limit_can_remove_its_phase() -> None:
         [candidate("all", *PROFILE.phase_s, gain_ratio=1e12)], PROFILE, least_ratio=9.0
     )
     assert len(kept) == 1
+
+
+def test_what_a_finding_has_measured_can_be_more_than_the_phases_of_its_cure() -> None:
+    named = replace(candidate("workers", Phase.DATA), named_ratio=0.4)
+    (one,), _ = bounds([named], PROFILE, least_ratio=0.05)
+    assert one.share_ratio == 0.4
+    search = GainEstimator(least_ratio=0.05)
+    assert search.share_ratio(one) == 0.4
+    search.step_s = {Phase.DATA: 0.0015, Phase.FORWARD: 0.0985}  # half of the wait is gone
+    assert search.share_ratio(one) == pytest.approx(0.2)
+    search.step_s = {Phase.DATA: 0.05, Phase.FORWARD: 0.05}
+    assert search.share_ratio(one) == 1.0
 
 
 def test_a_candidate_needs_a_setting() -> None:

@@ -31,7 +31,7 @@ def search(script, named):
     candidates = [
         Candidate(
             lever=lever, phases=frozenset({Phase.DATA}), settings=SETTINGS[lever],
-            effect=Effect.EXACT, scope=Scope.PROCESS, gain_ratio=50.0, share_ratio=0.9,
+            effect=Effect.EXACT, scope=Scope.PROCESS, gain_ratio=50.0, phases_ratio=0.9,
             named_ratio=named.get(lever, 0.0),
         )
         for lever in levers

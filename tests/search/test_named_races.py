@@ -11,7 +11,7 @@ DATA, UPDATE, STEP = (
 
 
 def candidate(lever, phases, named_ratio=0.0, **details) -> Candidate:
-    details = {"scope": Scope.STEP, "gain_ratio": 4.0, "share_ratio": 0.8} | details
+    details = {"scope": Scope.STEP, "gain_ratio": 4.0, "phases_ratio": 0.8} | details
     return Candidate(
         lever=lever, phases=phases, settings=(True,), effect=Effect.EXACT,
         named_ratio=named_ratio, **details,

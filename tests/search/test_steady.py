@@ -13,7 +13,7 @@ from hasten.search.proposal import LAUNCHES_LOG
 def candidate(lever, **details):
     return Candidate(
         lever=lever, phases=frozenset({Phase.FORWARD}), settings=(True,), effect=Effect.EXACT,
-        scope=Scope.LAUNCH, gain_ratio=5.0, share_ratio=0.9, **details,
+        scope=Scope.LAUNCH, gain_ratio=5.0, phases_ratio=0.9, **details,
     )  # fmt: skip
 
 

@@ -297,7 +297,7 @@ def test_where_whole_passes_are_too_few_shorter_blocks_tell_the_noise_of_a_hurri
         steps, _ = runner.steps(NOTHING, 100)
         runner.rhythm.pass_count = 32
         runner.rhythm.watched(NOTHING, steps)
-        assert runner.pace.shape(NOTHING, NOTHING).block_count == 32
+        assert runner.pace.shape(NOTHING, NOTHING, apart=True).block_count == 32
         races = Races(runner, session.Options(budget_s=60.0), view, clock=script.clock)
         seen_s, noise = script.clock(), races.measure_noise(quickly=True)
     assert not view.rounds

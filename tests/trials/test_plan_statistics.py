@@ -66,11 +66,11 @@ def test_what_is_found_later_does_not_change_how_the_script_is_raced() -> None:
     rhythm = ScriptRhythm()
     rhythm.know_passes(fed(pass_batch_count=20, step_batch_count=2))
     rhythm.watched(Plan(), passes(*HEAD * 4))
-    assert rhythm.period_count == 10
+    assert rhythm.pause_count == 10
     rhythm.watched(Plan().with_lever("stays", True), passes(*[0.0] * 40))
-    assert rhythm.period_count == 10
+    assert rhythm.pause_count == 10
     rhythm.watched(Plan(), passes(*[0.0] * 40))
-    assert rhythm.period_count == 1
+    assert rhythm.pause_count == 1
 
 
 def test_what_passes_outside_of_steps_is_a_mean_over_all_plans() -> None:

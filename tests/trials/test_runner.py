@@ -323,6 +323,18 @@ def test_blocks_of_two_children_begin_when_both_are_warm_again() -> None:
         assert (shape.skip_counts, shape.block_count) == ((3, 6), 11)
 
 
+def test_only_what_changes_the_loader_and_what_is_published_counts_pauses_between_passes() -> None:
+    with runner(computing()) as own:
+        own.steps(Plan(), 4)
+        own.rhythm.pause_count = 40
+        memory, workers = (
+            Plan().with_lever(*one) for one in (("malloc_retention", True), ("loader_workers", 3))
+        )
+        assert own.pace.shape(Plan(), memory).block_count < 40
+        assert own.pace.shape(Plan(), memory, apart=True).block_count == 40
+        assert own.pace.shape(Plan(), workers).block_count == 40
+
+
 @pytest.mark.parametrize(
     ("step_s", "raced", "published"),
     [(0.002, 3, 3), (0.014, 1, 1), (0.06, 0, 1), (0.4, 0, 0)],

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hasten.records import Interval
 
 _LEAST_LOAD_RATIO = 0.02  # of the CPUs: the kernel counts their time in steps of 10 ms
+_LEAST_IDLE_CPUS_COUNT = 0.5  # what does not fill pauses, such as those between passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,26 @@ def blamed_share(case: Case, rival: str) -> Interval | None:
     if rivals is None or not rivals.total_ratio:
         return None
     return wait_share(case, getattr(rivals, f"{rival}_ratio") / rivals.total_ratio)
+
+
+def taken_ratio(case: Case) -> float:
+    """Return the share of the CPUs' time that loader workers take; 0 where a CPU is idle.
+
+    Where none is, a step takes as long as all CPU time spent in it, over the CPUs: the utilisation
+    law (Denning and Buzen 1978, https://doi.org/10.1145/356733.356735). What workers no longer do
+    then makes it shorter, even if the loop never waits for a batch.
+    """
+    wall_s, cpus_count, own_run_s = (
+        float(case.found.get(f"processors.{key}") or 0.0)
+        for key in ("wall_s", "cpus_count", "own_run_s")
+    )
+    each = case.found.get("workers.each", ())
+    workers_run_s = sum(float(worker["run_s"]) for worker in each)
+    whole_s = wall_s * cpus_count
+    idle_s = whole_s - own_run_s - workers_run_s
+    if not whole_s or idle_s > _LEAST_IDLE_CPUS_COUNT * wall_s:
+        return 0.0
+    return min(1.0, workers_run_s / whole_s)
 
 
 def starved_share(case: Case) -> Interval | None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.cpu_wait import taken_ratio
 from hasten.diagnose.shares import NORMAL_95
 from hasten.records import Interval, Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from hasten.diagnose.case import Case
 
 _LEAST_SAMPLES_COUNT = 20
 _BUSY_RATIO = 0.5
+_ASLEEP = "storage"  # the kind of work that takes no CPU
 
 
 def scaled(share: Interval, factor: float) -> Interval:
@@ -58,22 +62,34 @@ def waiting(case: Case) -> Interval | None:
 
 
 def part_of(case: Case, *kinds: str) -> Interval | None:
-    """Return the share of the steps spent waiting for some kinds of work on batches.
+    """Return the share of the steps that some kinds of work on batches cost.
 
-    The wait is attributed to what the processes that make batches were doing, by samples of their
-    stacks. Where workers have time to spare, the loop waits for the hand-over, not for this work.
+    The wait for batches is attributed to what the processes that make them were doing, by samples
+    of their stacks. Where workers have time to spare, the loop waits for the hand-over, not for
+    this work; where no CPU is idle, it takes time from the loop all the same (`taken_ratio`).
     """
-    busy = busy_ratio(case)
+    busy, waits = busy_ratio(case), waiting(case)
+    seen = case.found.get("loading.kinds", {})
+    if waits is None or sum(seen.values()) < _LEAST_SAMPLES_COUNT:
+        return None
     if busy is not None and busy < _BUSY_RATIO:
-        return None
-    waits, seen = waiting(case), case.found.get("loading.kinds", {})
-    count = sum(seen.values())
-    if waits is None or count < _LEAST_SAMPLES_COUNT:
-        return None
+        waits = scaled(waits, 0.0)
+    taken = taken_ratio(case)
+    awake = {kind: count for kind, count in seen.items() if kind != _ASLEEP}
+    shares = (
+        _portion(waits, seen, kinds),
+        _portion(Interval(low_ratio=taken, mid_ratio=taken, high_ratio=taken), awake, kinds),
+    )
+    return max(shares, key=lambda share: share.mid_ratio)
+
+
+def _portion(whole: Interval, seen: Mapping[str, int], kinds: Sequence[str]) -> Interval:
+    """Return the portion of a share that some kinds of work have, by samples of stacks."""
+    count = max(1, sum(seen.values()))
     ratio = sum(seen.get(kind, 0) for kind in kinds) / count
     error = NORMAL_95 * sqrt(ratio * (1 - ratio) / count)
     return Interval(
-        low_ratio=waits.low_ratio * max(0.0, ratio - error),
-        mid_ratio=waits.mid_ratio * ratio,
-        high_ratio=waits.high_ratio * min(1.0, ratio + error),
+        low_ratio=whole.low_ratio * max(0.0, ratio - error),
+        mid_ratio=whole.mid_ratio * ratio,
+        high_ratio=whole.high_ratio * min(1.0, ratio + error),
     )

@@ -48,7 +48,7 @@ class Candidate:
         forecasts: the speed-up predicted for a setting alone, where there is a prediction.
         named_ratio: the largest share of a step that a finding says it can take away; 0 for none.
         prior: what it did to other scripts, None where nobody has kept a record.
-        share_ratio: share of its phases in a step of the untouched script, see `bounds`.
+        phases_ratio: share of its phases in a step of the untouched script, see `bounds`.
     """
 
     lever: str
@@ -63,7 +63,16 @@ class Candidate:
     redundant_with: Callable[[Setting, Plan], str] = lambda setting, plan: ""
     named_ratio: float = 0.0
     prior: Prior | None = None
-    share_ratio: float = 1.0
+    phases_ratio: float = 1.0
+
+    @property
+    def share_ratio(self) -> float:
+        """The share of a step of the untouched script that it can touch.
+
+        Work in its phases can slow down others: loader workers take CPUs from the loop. A finding
+        that measured more than the phases themselves says so.
+        """
+        return max(self.phases_ratio, self.named_ratio)
 
     def __post_init__(self) -> None:
         if not self.settings:
@@ -136,7 +145,7 @@ def bounds(
         begun: levers that an earlier start of this search found worth a trial.
     """
     placed = [
-        replace(candidate, share_ratio=profile.share_ratio(*candidate.phases))
+        replace(candidate, phases_ratio=profile.share_ratio(*candidate.phases))
         for candidate in candidates
     ]
     least_log = log(1.0 + least_ratio)

@@ -48,10 +48,15 @@ class GainEstimator:
             self._toggled[candidate.lever, setting] = seen.speedup.mid_ratio, seen.baseline
 
     def share_ratio(self, candidate: Candidate) -> float:
-        """Return the share of a candidate's phases in a step as it is now."""
+        """Return the share of a step as it is now that a candidate can touch.
+
+        What its phases take from others shrinks with them.
+        """
         whole_s = sum(self.step_s.values())
         own_s = sum(self.step_s.get(phase, 0.0) for phase in candidate.phases)
-        return own_s / whole_s if whole_s else candidate.share_ratio
+        if not whole_s or not candidate.phases_ratio:
+            return candidate.share_ratio
+        return min(1.0, own_s / whole_s * candidate.share_ratio / candidate.phases_ratio)
 
     def named_ratio(self, candidate: Candidate) -> float:
         """Return the share that findings name, at most what the candidate's phases still take."""

@@ -122,7 +122,7 @@ class Races:
     def _neighbours_noise(self) -> Noise | None:
         """Return the noise of neighbouring steps in one child; None where too few were watched."""
         own = self._options.applied
-        block_count = self._runner.pace.shape(own, own).block_count
+        block_count = self._runner.pace.shape(own, own, apart=True).block_count
         # Shorter blocks are noisier, so they promise less than whole passes over the data would.
         halves = (block_count >> power for power in range(block_count.bit_length()))
         pairs = next(filter(None, map(self._neighbours, halves)), None)

@@ -55,6 +55,7 @@ def shape_of(
     cycle_count: int,
     ahead_count: int,
     period_count: int,
+    pause_count: int,
     pass_count: int,
     step_s: float,
     single_process: bool,
@@ -73,16 +74,18 @@ def shape_of(
         ahead_count: batches that its workers have in flight: a lever that changes how they are
             made shows only after these.
         period_count: steps after which the times of its loop repeat.
+        pause_count: steps between pauses that only levers about the loader shorten, or 1.
         pass_count: steps of a pass over the data where it is short, else 0.
         step_s: seconds of a step; 0 where nobody has seen one.
         single_process: only one child lives at a time, so a turn must be worth a launch.
         left_count: steps that a warm child has left.
     """
-    differing = baseline.differing(candidate)
-    levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
+    names = baseline.differing(candidate)
+    levers = [lever for lever, _ in both(baseline, candidate) if lever.name in names]
     inside = bool(levers) and not apart and all(lever.scope is Scope.STEP for lever in levers)
-    if inside and any(_feeds(lever) for lever in levers):
-        cycle_count = ahead_count
+    feeding = any(_feeds(lever) for lever in levers)
+    cycle_count = ahead_count if inside and feeding else cycle_count
+    period_count = pause_count if pause_count > 1 and (apart or feeding) else period_count
     cycle = _longest_cycle(cycle_count, baseline, candidate)
     if inside:
         settle = max(lever.settle_count for lever in levers)

@@ -202,14 +202,15 @@ class ScriptRhythm:
 
     Attributes:
         period_count: steps after which the times of its loop were seen to repeat, leaving out its
-            waits for the loader, except pauses between short passes.
+            waits for the loader.
+        pause_count: the steps of a pass where each of the short passes begins with a pause; else 1.
         pass_count: steps of a pass over the data; 0 where that is unknown.
         short_pass_count: the same where a pass is so short that a pause at its beginning, which
             workers may bring, would matter; else 0.
     """
 
     def __init__(self) -> None:
-        self.period_count = 1
+        self.period_count = self.pause_count = 1
         self.pass_count = self.short_pass_count = 0
         self._watched: Sequence[Step] = ()
         self._watched_under: Plan | None = None
@@ -236,8 +237,7 @@ class ScriptRhythm:
         )
         pass_s = sum(step.wall_s for step in steps) * self.pass_count / len(steps)
         self.short_pass_count = self.pass_count if pass_s <= _SHORT_PASS_S else 0
-        if pauses(steps, self.pass_count):
-            self.period_count = self.pass_count
+        self.pause_count = self.pass_count if pauses(steps, self.pass_count) else 1
 
     def neighbours(self, block_count: int) -> list[Pair]:
         """Return pairs of neighbouring blocks of the script as it is.

@@ -87,8 +87,8 @@ class ScriptPace:
             baseline, candidate, apart=apart,
             cycle_count=self.repeat_count(baseline, candidate),
             ahead_count=self.cycle_count, period_count=self._rhythm.period_count,
-            pass_count=self._rhythm.short_pass_count, step_s=self.step_s,
-            single_process=self.single_process, left_count=self._left_count(),
+            pause_count=self._rhythm.pause_count, pass_count=self._rhythm.short_pass_count,
+            step_s=self.step_s, single_process=self.single_process, left_count=self._left_count(),
         )  # fmt: skip
 
     def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:

@@ -27,7 +27,7 @@ def _kind_s(case: Case, *kinds: str) -> float:
 
 
 def _work(case: Case, kinds: tuple[str, ...], *, message: str, remedy: str) -> Finding | None:
-    """Return the finding for some kinds of work, if the loop waits for them."""
+    """Return the finding for some kinds of work, if they cost the loop time."""
     share = part_of(case, *kinds)
     if not is_worth_telling(share):
         return None
@@ -54,7 +54,7 @@ def _per_sample_transforms(case: Case) -> Finding | None:
     return _work(
         case,
         ("transforms", "own"),
-        message="Transforms take {each} per sample, and the loop waits {share} of a step for it.",
+        message="Transforms take {each} per sample, which costs {share} of a step.",
         remedy=(
             "Apply deterministic transforms once, before training, and the rest to whole batches, "
             "after the collate function or on the device."
@@ -67,7 +67,7 @@ def _slow_decode(case: Case) -> Finding | None:
     return _work(
         case,
         ("decode",),
-        message="Decoding takes {each} per sample, and the loop waits {share} of a step for it.",
+        message="Decoding takes {each} per sample, which costs {share} of a step.",
         remedy=_by_hand(
             case,
             "Store the samples as small as training needs them, decode with a faster library "
@@ -111,7 +111,7 @@ def _random_access_store(case: Case) -> Finding | None:
         ("store",),
         message=(
             "Reading single rows from a table or chunked store takes {each} for each sample, "
-            "and the loop waits {share} of a step for it."
+            "which costs {share} of a step."
         ),
         remedy=(
             "Turn the columns into arrays once, or read a whole sorted batch at a time "
@@ -127,7 +127,7 @@ def _slow_storage(case: Case) -> Finding | None:
         ("storage",),
         message=(
             "Each sample sleeps {each} in the kernel until its bytes arrive, "
-            "and the loop waits {share} of a step for it."
+            "which costs {share} of a step."
         ),
         remedy=(
             "Copy the data to a local disk or to memory, pack many small files into few, "
