@@ -361,6 +361,8 @@ def test_rows_of_a_table_of_pandas_are_kept_and_its_readers_are_refused() -> Non
             return torch.tensor(row.drop("name").values.astype(np.float32))
 
     cache, dataset = Cache(BUDGET), Rows()
+    dataset.names = pandas.Index(["name", "x"])  # pandas may hold texts in arrays of pyarrow
+    vars(dataset.names)["_pa_array"] = type("ChunkedArray", (), {"__module__": "pyarrow.lib"})()
     loader = DataLoader(dataset, batch_size=8)
     for _ in range(2):
         source = cache.offer(loader)
