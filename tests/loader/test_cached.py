@@ -341,6 +341,54 @@ def test_code_in_a_member_is_looked_into() -> None:
     assert "entropy" in Cache(BUDGET).offer(DataLoader(dataset))
 
 
+class Announced(Dataset):
+    """Looks for files and prints while it is made; its clock is five calls away from an item."""
+
+    def __init__(self):
+        if not os.path.exists("/nowhere"):
+            print("Loaded 24 samples.")
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return torch.full((50,), float(index))
+
+    def one(self):
+        return self.two()
+
+    def two(self):
+        return self.three()
+
+    def three(self):
+        return self.four()
+
+    def four(self):
+        return self.five()
+
+    def five(self):
+        return time.time()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (Announced.__getitem__, None),
+        (lambda self, index: self.one(), "the clock"),
+        (lambda self, index: getattr(self, "one" if index else "two")(), "its code names"),
+        (lambda self, index: type(self)()[index], "its code names"),
+    ],
+    ids=["made", "named", "by any name", "made again"],
+)
+def test_only_what_an_item_may_run_is_looked_into(make, said) -> None:
+    kind = type("Announced", (Announced,), {"__module__": __name__, "__getitem__": make})
+    found = Cache(BUDGET).offer(DataLoader(kind()))
+    if said is None:
+        assert not isinstance(found, str)
+    else:
+        assert said in found
+
+
 def test_readers_that_no_hook_sees_are_refused(monkeypatch) -> None:
     reader = types.ModuleType("h5py")
     monkeypatch.setitem(globals(), "h5py", reader)

@@ -50,6 +50,12 @@ _UNSEEN_READERS = {
     "rocksdb", "leveldb", "plyvel", "redis", "boto3", "requests", "urllib3", "kornia_rs", "ffmpeg",
     "pyvips", "imageio_ffmpeg", "ray", "accimage", "fsspec", "s3fs", "gcsfs", "tensorstore",
 }  # fmt: skip
+_MAKING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"}
+_OF_CLASSES = {"__class__", "type", "copy", "deepcopy", "replace"}
+_BY_ANY_NAME = {
+    "getattr", "__getattribute__", "eval", "exec", "vars", "__dict__", "dir", "attrgetter",
+    "methodcaller", "getmembers",
+}  # fmt: skip
 _SHARED_STATE = ("multiprocessing", "ctypes", "_ctypes", "threading", "_thread", "queue", "socket")
 _STDLIB = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
 _INSTALLED = re.compile(r"(?:site|dist)-packages[/\\](\w+)")
@@ -61,9 +67,10 @@ _OF_FRAMES = {"PandasObject", "ExtensionArray", "ExtensionDtype"}
 class PurityAnalysis:
     """The functions that make the samples of an object, as far as they can be followed.
 
-    Follows the object's own attributes and methods, the globals and closures that they name and
-    what those hold, a few levels deep, but not the standard library or torch. What is
-    called by a name built at run time is not seen.
+    Follows the object's own attributes, its special methods and those that the code followed so
+    far names, the globals and closures that they name and what those hold, a few levels deep, but
+    not the standard library or torch. What an object was made with has run before: it may look for
+    files and print. What is called by a name built at run time is not seen.
 
     Attributes:
         why_not: why a sample may depend on more than its index; empty if nothing suggests
@@ -78,9 +85,12 @@ class PurityAnalysis:
         self.classes: dict[type, None] = {}
         self._seen: set[int] = set()
         self._names: set[str] = set()
+        self._unnamed: list[tuple[str, Callable[..., Any]]] = []
         layer = list(roots)
         for _ in range(_DEEPEST):
             layer = [below for value in layer for below in self._follow(value)]
+            while methods := self._named_methods():
+                layer += [below for method in methods for below in self._follow(method)]
 
     @property
     def opens_pictures(self) -> bool:
@@ -128,13 +138,31 @@ class PurityAnalysis:
             self._judge_object(value)
         if kind.__module__ == "builtins" or is_of_frames(kind):
             return []
-        inside = [] if isinstance(value, type) else list(getattr(value, "__dict__", {}).values())
+        held = {} if isinstance(value, type) else getattr(value, "__dict__", {})
+        inside = list(held.values())[:_MOST_MEMBERS]
         methods: list[Any] = []
         for parent in kind.__mro__:
             if is_followed(parent):
                 self.classes[parent] = None
-                methods += [_function(member) for member in vars(parent).values()]
-        return [*inside[:_MOST_MEMBERS], *(method for method in methods if method is not None)]
+                methods += [(name, _function(member)) for name, member in vars(parent).items()]
+        is_called = isinstance(value, type)  # and makes an object
+        for name, method in methods:
+            special = name.startswith("__") and (is_called or name not in _MAKING)
+            if method is not None and special:
+                inside.append(method)
+            elif method is not None:
+                self._unnamed.append((name, method))
+        return inside
+
+    def _named_methods(self) -> list[Callable[..., Any]]:
+        """Return the methods that are named since this was last asked; all if any may be meant."""
+        if self._names & _BY_ANY_NAME:
+            named = {name for name, _ in self._unnamed}
+        else:
+            named = self._names | (_MAKING if self._names & _OF_CLASSES else set())
+        found = [method for name, method in self._unnamed if name in named]
+        self._unnamed = [(name, method) for name, method in self._unnamed if name not in named]
+        return found
 
     def _judge_object(self, value: Any) -> None:
         kept_open = isinstance(value, (io.IOBase, mmap.mmap))
