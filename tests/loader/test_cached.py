@@ -346,7 +346,12 @@ class Announced(Dataset):
 
     def __init__(self):
         if not os.path.exists("/nowhere"):
-            print("Loaded 24 samples.")
+            print(f"Loaded {self.__len__()} samples.")
+        self.__read_data__()
+
+    def __read_data__(self):
+        self.read_s = str(time.time())
+        self.deep = Deep()
 
     def __len__(self):
         return 24
@@ -375,10 +380,12 @@ class Announced(Dataset):
     [
         (Announced.__getitem__, None),
         (lambda self, index: self.one(), "the clock"),
+        (lambda self, index: self.__read_data__(), "the clock"),
+        (lambda self, index: self.deep(index), "entropy"),
         (lambda self, index: getattr(self, "one" if index else "two")(), "its code names"),
         (lambda self, index: type(self)()[index], "its code names"),
     ],
-    ids=["made", "named", "by any name", "made again"],
+    ids=["made", "named", "as if special", "attribute", "by any name", "made again"],
 )
 def test_only_what_an_item_may_run_is_looked_into(make, said) -> None:
     kind = type("Announced", (Announced,), {"__module__": __name__, "__getitem__": make})
@@ -387,6 +394,13 @@ def test_only_what_an_item_may_run_is_looked_into(make, said) -> None:
         assert not isinstance(found, str)
     else:
         assert said in found
+
+
+def test_a_special_method_that_making_calls_too_is_looked_into() -> None:
+    kind = type("Announced", (Announced,), {
+        "__module__": __name__, "__len__": lambda self: 24 + 0 * int(time.time()),
+    })  # fmt: skip
+    assert "the clock" in Cache(BUDGET).offer(DataLoader(kind()))
 
 
 def test_readers_that_no_hook_sees_are_refused(monkeypatch) -> None:

@@ -16,7 +16,7 @@ from hasten.loader.cache import readers
 from hasten.loader.fingerprint import globals_in, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
 _DEEPEST = 5
 _MOST_MEMBERS = 64
@@ -51,6 +51,10 @@ _UNSEEN_READERS = {
     "pyvips", "imageio_ffmpeg", "ray", "accimage", "fsspec", "s3fs", "gcsfs", "tensorstore",
 }  # fmt: skip
 _MAKING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"}
+_SPECIAL = {"__getattr__", "__getitems__", "__missing__", "__call__"}.union(
+    *map(dir, (object, int, complex, str, list, dict, set, type, FunctionType, io.IOBase))
+)
+_PLAIN_BASES = {"builtins", "typing", "abc", "torch.utils.data.dataset"}
 _OF_CLASSES = {"__class__", "type", "copy", "deepcopy", "replace"}
 _BY_ANY_NAME = {
     "getattr", "__getattribute__", "eval", "exec", "vars", "__dict__", "dir", "attrgetter",
@@ -67,10 +71,10 @@ _OF_FRAMES = {"PandasObject", "ExtensionArray", "ExtensionDtype"}
 class PurityAnalysis:
     """The functions that make the samples of an object, as far as they can be followed.
 
-    Follows the object's own attributes, its special methods and those that the code followed so
-    far names, the globals and closures that they name and what those hold, a few levels deep, but
-    not the standard library or torch. What an object was made with has run before: it may look for
-    files and print. What is called by a name built at run time is not seen.
+    Follows the object's special methods, its attributes and other methods where the code followed
+    so far names them, the globals and closures that this names and what those hold, a few levels
+    deep, but not the standard library or torch. What an object was made with has run before: it
+    may look for files and print. What is called by a name built at run time is not seen.
 
     Attributes:
         why_not: why a sample may depend on more than its index; empty if nothing suggests
@@ -85,12 +89,12 @@ class PurityAnalysis:
         self.classes: dict[type, None] = {}
         self._seen: set[int] = set()
         self._names: set[str] = set()
-        self._unnamed: list[tuple[str, Callable[..., Any]]] = []
+        self._unnamed: list[tuple[str, Any]] = []
         layer = list(roots)
         for _ in range(_DEEPEST):
             layer = [below for value in layer for below in self._follow(value)]
-            while methods := self._named_methods():
-                layer += [below for method in methods for below in self._follow(method)]
+            while named := self._named():
+                layer += [below for value in named for below in self._follow(value)]
 
     @property
     def opens_pictures(self) -> bool:
@@ -138,30 +142,32 @@ class PurityAnalysis:
             self._judge_object(value)
         if kind.__module__ == "builtins" or is_of_frames(kind):
             return []
+        members: list[tuple[str, Any]] = []
+        for parent in filter(is_followed, kind.__mro__):
+            self.classes[parent] = None
+            members += vars(parent).items()
+        methods = [(name, one) for name, member in members if (one := _function(member))]
+        # A class that is called makes an object.
+        of_making = set() if isinstance(value, type) else _of_making(methods)
+        by_name = [one for one in methods if not one[0].startswith("__") or one[0] in of_making]
         held = {} if isinstance(value, type) else getattr(value, "__dict__", {})
-        inside = list(held.values())[:_MOST_MEMBERS]
-        methods: list[Any] = []
-        for parent in kind.__mro__:
-            if is_followed(parent):
-                self.classes[parent] = None
-                methods += [(name, _function(member)) for name, member in vars(parent).items()]
-        is_called = isinstance(value, type)  # and makes an object
-        for name, method in methods:
-            special = name.startswith("__") and (is_called or name not in _MAKING)
-            if method is not None and special:
-                inside.append(method)
-            elif method is not None:
-                self._unnamed.append((name, method))
+        attributes = list(held.items())[:_MOST_MEMBERS]
+        inside = [method for name, method in methods if (name, method) not in by_name]
+        if all(is_followed(parent) or parent.__module__ in _PLAIN_BASES for parent in kind.__mro__):
+            by_name += attributes
+        else:  # code that is not followed may read any of them
+            inside += [one for _, one in attributes]
+        self._unnamed += by_name
         return inside
 
-    def _named_methods(self) -> list[Callable[..., Any]]:
-        """Return the methods that are named since this was last asked; all if any may be meant."""
+    def _named(self) -> list[Any]:
+        """Return the methods and attributes that are named by now, or all if any may be meant."""
         if self._names & _BY_ANY_NAME:
             named = {name for name, _ in self._unnamed}
         else:
             named = self._names | (_MAKING if self._names & _OF_CLASSES else set())
-        found = [method for name, method in self._unnamed if name in named]
-        self._unnamed = [(name, method) for name, method in self._unnamed if name not in named]
+        found = [one for name, one in self._unnamed if name in named]
+        self._unnamed = [one for one in self._unnamed if one[0] not in named]
         return found
 
     def _judge_object(self, value: Any) -> None:
@@ -225,7 +231,16 @@ class PurityAnalysis:
             self._suspect(f"{root} may read files in a way that cannot be seen")
 
 
-def _function(member: Any) -> Callable[..., Any] | None:
+def _of_making(methods: Sequence[tuple[str, FunctionType]]) -> set[str]:
+    """Return the special methods that make an object, and those that only these call.
+
+    Some give a method that loads files two underscores on each side, as if it were special.
+    """
+    named = {found for name, one in methods if name in _MAKING for found in names_in(one.__code__)}
+    return _MAKING | (named - _SPECIAL)
+
+
+def _function(member: Any) -> FunctionType | None:
     member = getattr(member, "__func__", getattr(member, "fget", member))
     return member if isinstance(member, FunctionType) else None
 
