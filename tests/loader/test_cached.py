@@ -420,7 +420,7 @@ def test_rows_of_a_table_of_pandas_are_kept_and_its_readers_are_refused() -> Non
 
         def __getitem__(self, index):
             row = self.table.iloc[index]
-            return torch.tensor(row.drop("name").values.astype(np.float32))
+            return torch.tensor(row.drop(self.names[0]).values.astype(np.float32))
 
     cache, dataset = Cache(BUDGET), Rows()
     dataset.names = pandas.Index(["name", "x"])  # pandas may hold texts in arrays of pyarrow
