@@ -24,6 +24,7 @@ from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
 from hasten.loader.cache import cached, file_access, memo, store
 from hasten.loader.cache.cached import Cache
+from hasten.loader.cache.purity import PurityAnalysis
 from hasten.loader.sources.checked import Checked
 from hasten.loader.sources.source import Stock
 
@@ -394,6 +395,28 @@ def test_only_what_an_item_may_run_is_looked_into(make, said) -> None:
         assert not isinstance(found, str)
     else:
         assert said in found
+
+
+class Timed(torch.nn.Module):
+    """A transform whose `forward` only torch names."""
+
+    def forward(self, value):
+        return value * time.time()
+
+
+class Inherits(Subset):
+    """A part of a dataset, whose items torch reads by attributes that only torch names."""
+
+    def named(self):
+        return 0
+
+
+def test_what_code_of_a_library_may_call_by_name_is_looked_into() -> None:
+    dataset = whole(lambda self, index: self.transform(index))
+    dataset.transform = Timed()
+    assert PurityAnalysis(dataset).why_not.endswith("the clock")
+    part = Inherits(whole(lambda self, index: time.time()), range(8))
+    assert PurityAnalysis(part).why_not.endswith("the clock")
 
 
 def test_a_special_method_that_making_calls_too_is_looked_into() -> None:

@@ -80,8 +80,8 @@ def shape_of(
         single_process: only one child lives at a time, so a turn must be worth a launch.
         left_count: steps that a warm child has left.
     """
-    names = baseline.differing(candidate)
-    levers = [lever for lever, _ in both(baseline, candidate) if lever.name in names]
+    differing = baseline.differing(candidate)
+    levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
     inside = bool(levers) and not apart and all(lever.scope is Scope.STEP for lever in levers)
     feeding = any(_feeds(lever) for lever in levers)
     cycle_count = ahead_count if inside and feeding else cycle_count

@@ -66,7 +66,7 @@ class Workers:
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note whose workers made a batch."""
         pids = {worker.pid for worker in getattr(iterator, "_workers", ())}
-        if not pids - self._pids:
+        if not pids or pids == set(self._feeding):
             return
         self._feeding = deque(pids)
         self._pids |= pids

@@ -54,7 +54,7 @@ _MAKING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_n
 _SPECIAL = {"__getattr__", "__getitems__", "__missing__", "__call__"}.union(
     *map(dir, (object, int, complex, str, list, dict, set, type, FunctionType, io.IOBase))
 )
-_PLAIN_BASES = {"builtins", "typing", "abc", "torch.utils.data.dataset"}
+_PLAIN_BASES = {"builtins", "typing", "abc"}
 _OF_CLASSES = {"__class__", "type", "copy", "deepcopy", "replace"}
 _BY_ANY_NAME = {
     "getattr", "__getattribute__", "eval", "exec", "vars", "__dict__", "dir", "attrgetter",
@@ -72,9 +72,10 @@ class PurityAnalysis:
     """The functions that make the samples of an object, as far as they can be followed.
 
     Follows the object's special methods, its attributes and other methods where the code followed
-    so far names them, the globals and closures that this names and what those hold, a few levels
-    deep, but not the standard library or torch. What an object was made with has run before: it
-    may look for files and print. What is called by a name built at run time is not seen.
+    so far names them (all of them where it inherits code that is not followed), the globals and
+    closures that this names and what those hold, a few levels deep, but not the standard library or
+    torch. What an object was made with has run before: it may look for files and print. What is
+    called by a name built at run time is not seen.
 
     Attributes:
         why_not: why a sample may depend on more than its index; empty if nothing suggests
@@ -90,6 +91,7 @@ class PurityAnalysis:
         self._seen: set[int] = set()
         self._names: set[str] = set()
         self._unnamed: list[tuple[str, Any]] = []
+        self._roots = set(map(id, roots))
         layer = list(roots)
         for _ in range(_DEEPEST):
             layer = [below for value in layer for below in self._follow(value)]
@@ -142,23 +144,19 @@ class PurityAnalysis:
             self._judge_object(value)
         if kind.__module__ == "builtins" or is_of_frames(kind):
             return []
-        members: list[tuple[str, Any]] = []
+        methods: list[tuple[str, FunctionType]] = []
         for parent in filter(is_followed, kind.__mro__):
             self.classes[parent] = None
-            members += vars(parent).items()
-        methods = [(name, one) for name, member in members if (one := _function(member))]
+            found = ((name, _function(member)) for name, member in vars(parent).items())
+            methods += [(name, one) for name, one in found if one is not None]
         # A class that is called makes an object.
         of_making = set() if isinstance(value, type) else _of_making(methods)
-        by_name = [one for one in methods if not one[0].startswith("__") or one[0] in of_making]
         held = {} if isinstance(value, type) else getattr(value, "__dict__", {})
-        attributes = list(held.items())[:_MOST_MEMBERS]
-        inside = [method for name, method in methods if (name, method) not in by_name]
-        if all(is_followed(parent) or parent.__module__ in _PLAIN_BASES for parent in kind.__mro__):
-            by_name += attributes
-        else:  # code that is not followed may read any of them
-            inside += [one for _, one in attributes]
-        self._unnamed += by_name
-        return inside
+        members: list[tuple[str, Any]] = [*list(held.items())[:_MOST_MEMBERS], *methods]
+        by_name = id(value) in self._roots and _has_plain_bases(kind)
+        later = of_making | {name for name, _ in members if by_name and not name.startswith("__")}
+        self._unnamed += [one for one in members if one[0] in later]
+        return [one for name, one in members if name not in later]
 
     def _named(self) -> list[Any]:
         """Return the methods and attributes that are named by now, or all if any may be meant."""
@@ -238,6 +236,14 @@ def _of_making(methods: Sequence[tuple[str, FunctionType]]) -> set[str]:
     """
     named = {found for name, one in methods if name in _MAKING for found in names_in(one.__code__)}
     return _MAKING | (named - _SPECIAL)
+
+
+def _has_plain_bases(kind: type) -> bool:
+    """Return whether all code that a class inherits is followed, or reads nothing of an object."""
+    return all(
+        is_followed(parent) or parent.__module__ in _PLAIN_BASES or parent.__name__ == "Dataset"
+        for parent in kind.__mro__
+    )
 
 
 def _function(member: Any) -> FunctionType | None:
