@@ -39,9 +39,7 @@ OTHERS_OF_THE_NAME = {
 LONGEST_FILE, LONGEST_FUNCTION = 800, 60
 MOST_PARTS = 15  # methods, or attributes that it sets
 LARGER = {
-    "Body": "a visitor: a method for each kind of statement",
     "Events": "a method for each event of the stream",
-    "LiveTraining": "a method for each seam through which levers act",
     "MergedView": "a method for each function of os that trials may call",
     "Races": "each race of a tuning, and what it costs",
     "SearchDriver": "the story of a search",
@@ -59,8 +57,6 @@ UNITS = (
     "_bytes",
     "_ratio",
     "_count",
-    "_flops",
-    "flops",
     "_index",
     "index",
     "line",

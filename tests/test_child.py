@@ -138,7 +138,7 @@ class Quiet:
         self.applied.append(apply)
         return lambda: None
 
-    on_root = on_inputs = on_training = on_optimizer
+    on_root = on_training = on_optimizer
 
 
 def test_an_unknown_lever_is_named_with_those_that_there_are() -> None:
@@ -182,15 +182,11 @@ def test_a_lever_that_raises_later_is_excused_and_its_object_stays() -> None:
 
     offered = LeverOmissions(quiet, said.append)
     offered.on_optimizer(breaks)
-    offered.on_inputs(breaks)
-    offered.on_inputs(lambda module: breaks)
     offered.on_training(breaks)
-    optimizer, choose, choose_breaking, begin = quiet.applied
+    optimizer, begin = quiet.applied
     assert optimizer("optimizer") is None
-    assert choose("module") is None
-    assert choose_breaking("module")("tensor") == "tensor"
     assert begin() is None
-    assert [str(error) for error in said] == ["broken"] * 4
+    assert [str(error) for error in said] == ["broken"] * 2
 
 
 def test_questions_are_refused_in_a_trial_only(monkeypatch) -> None:

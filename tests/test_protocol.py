@@ -92,7 +92,7 @@ def told(**traits):
 def example(kind):
     """Return a message of a kind, each field with a value that JSON keeps."""
     values = {
-        "plans": (PlanOrder(settings={"a": True, "b": 2}), PlanOrder(settings={}, replays=True)),
+        "plans": (PlanOrder(settings={"a": True, "b": 2}), PlanOrder(settings={})),
         "turns": (Turn(0, 1, 2, True), Turn(1, 0, 3, False)),
         "first_pass_s": [1.0, 0.5],
         "traits": TRAITS,
@@ -165,7 +165,7 @@ def fake(tmp_path):
 def test_a_child_that_speaks_the_protocol_is_all_that_a_trial_needs(fake) -> None:
     fake.begin()
     assert fake.first_step_s == 0.005
-    fake.switch((Plan(), Plan()), replayed_index=1)
+    fake.switch((Plan(), Plan()))
     turns, usage = fake.turns([Turn(0, 1, 2, True), Turn(1, 0, 3, True)], timeout_s=30)
     assert [len(steps) for steps in turns] == [2, 3]
     assert turns[0][0].sample_count == 8

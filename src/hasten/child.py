@@ -96,15 +96,6 @@ class LeverOmissions:
         """As `Training`; a module for which `apply` raises stays as it is."""
         return self._training.on_root(self._excused(apply, lambda module: None))
 
-    def on_inputs(self, choose: Callable[[Any], Any]) -> Any:
-        """As `Training`; a tensor for which a conversion raises is passed as it is."""
-
-        def careful(module: Any) -> Any:
-            convert = choose(module)
-            return convert and self._excused(convert, lambda tensor: tensor)
-
-        return self._training.on_inputs(self._excused(careful, lambda module: None))
-
     def on_phase(self, enter: Callable[[Any], Any]) -> Any:
         """As `Training`; where `enter` or what it returned raises, the phase goes on as it is."""
         entered = self._excused(enter, lambda phase: None)
@@ -339,7 +330,6 @@ def _trial(order: Order) -> None:
     from hasten.instrument import Watch
     from hasten.instrument.step_scheduler import StepScheduler
     from hasten.loader import engine_for
-    from hasten.loader.replay import Replay
     from hasten.trials.channel import Channel
 
     try:
@@ -358,22 +348,16 @@ def _trial(order: Order) -> None:
     watch.live.assumed = frozenset(order.assumed)
     engine = engine_for(watch.live)  # it can take over a pass midway only if it saw the pass begin
     discover()  # a lever may come at any step; its file must be imported before
-    applied, replay = AppliedLevers(watch.live), Replay(watch.live.answers.advancers)
+    applied = AppliedLevers(watch.live)
 
     def switch(plan: PlanOrder) -> None:
-        replay.switch(replays=plan.replays)
         applied.switch(plan.settings)
 
     turns = StepScheduler(watch, switch, talk)
     # Two children may start at once; if both compute, their spinning threads starve each other.
     watch.live.start.before = turns.wait_for_go
     turns.traits.about_data = engine.proofs.add
-
-    def stepped(phases_ns: tuple[int, ...], sample_count: int) -> None:
-        replay.stepped()
-        turns.stepped(phases_ns, sample_count)
-
-    watch.on_step = _counted(stepped, channel)
+    watch.on_step = _counted(turns.stepped, channel)
     applied.switch(order.plan)
     watch.install()
 

@@ -114,12 +114,6 @@ class Training(Protocol):
     def on_root(self, apply: Callable[[Any], Callable[[], None] | None]) -> Undo:
         """Apply `apply` to each root module right before its next call."""
 
-    def on_inputs(self, choose: Callable[[Any], Callable[[Any], Any] | None]) -> Undo:
-        """Pass the tensors that a root is called with through what `choose(root)` returns.
-
-        `choose` is called at the first call of each root; None leaves its inputs alone.
-        """
-
     def on_call(
         self,
         around: Callable[[Any, Callable[[Any, Any], Any], Any, Any], Any],

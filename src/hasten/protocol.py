@@ -141,11 +141,9 @@ class PlanOrder:
 
     Attributes:
         settings: of its levers.
-        replays: its turns get batches that already exist, as if loading cost nothing.
     """
 
     settings: Mapping[str, Setting]
-    replays: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,16 +163,6 @@ class RunTurns:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTraits:
     """Say what the script is like."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurePeaks:
-    """Measure the peak rate of this machine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountFlops:
-    """Count the floating-point operations of the next step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,20 +251,6 @@ class TraitsRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeaksMeasured:
-    """The operations per second that this machine reaches; None where unknown."""
-
-    peak_flops: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlopsCounted:
-    """The operations of a step, None where they could not be counted."""
-
-    flops: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
     """What a closer look found: facts by `examiner.name`, and the steps as in `TurnsRun`."""
 
@@ -330,7 +304,7 @@ class CommandRefused:
     why: str
 
 
-Command = Go | SetPlans | RunTurns | ReadTraits | MeasurePeaks | CountFlops | Examine
+Command = Go | SetPlans | RunTurns | ReadTraits | Examine
 Answer = (
     Attached
     | Ready
@@ -338,8 +312,6 @@ Answer = (
     | PlansSet
     | TurnsRun
     | TraitsRead
-    | PeaksMeasured
-    | FlopsCounted
     | Examined
     | Recorded
     | Ended

@@ -342,7 +342,7 @@ class FakeTrialProcess:
         first_s = self.script.first_pass_s(self._plans[0])
         return TraitsRead(traits=traits, unit="samples", first_pass_s=(first_s, 0.0))
 
-    def switch(self, plans: Sequence[Plan], *, replayed_index: int | None = None) -> None:
+    def switch(self, plans: Sequence[Plan]) -> None:
         """Learn which plans the turns refer to."""
         self._plans = plans
 

@@ -180,7 +180,6 @@ tables = {
 runs = [(name, make, [gather.offer], None) for name, make in tables.items()]
 runs.append(("cache", Decoded, [Cache(1 << 22).offer], None))
 runs.append(("cache and workers", Decoded, [Cache(1 << 22).offer], 2))
-runs.append(("table and workers", table, [gather.offer], 2))
 for name, make, offers, wanted in runs:
     for own in (0, 1, 4):
         for order in ("shuffle", "generator", "sampler"):

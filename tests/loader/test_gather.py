@@ -438,9 +438,9 @@ def test_without_a_proof_the_main_process_reads_the_rows_when_torch_would() -> N
     assert chosen(Permit(is_unchanged=False), num_workers=1) == [None, None]
 
 
-def test_with_a_proof_workers_may_read_them_too() -> None:
-    assert chosen(Permit()) == [None, False]
-    assert chosen(Permit(), num_workers=1) == [None, False]
+def test_with_a_proof_the_main_process_reads_them_in_place_of_workers() -> None:
+    assert chosen(Permit()) == [True, None]
+    assert chosen(Permit(), num_workers=1) == [True, None]
 
 
 UNPROVEN = r"""

@@ -116,8 +116,6 @@ def profile():
         peak_rss_bytes=812 * 2**20,
         faults_count=16095.0,
         cores_ratio=1.21,
-        flops=4.1e8,
-        peak_flops=9.6e10,
         own_cost=interval(0.999, 1.004, 1.007),
     )
 

@@ -10,7 +10,7 @@ import torch
 from hasten import protocol
 from hasten.errors import NoRoom
 from hasten.protocol import Turn
-from hasten.records import Effect, Entry, Plan, Workload
+from hasten.records import Effect, Entry, Plan, Traits, Workload
 from hasten.session.recordings import open_prover
 from hasten.trials import own_port
 from hasten.trials.channel import Channel
@@ -119,10 +119,10 @@ def test_an_answer_that_comes_late_is_waited_for_without_asking_again(ranks) -> 
 
 def test_what_takes_no_step_is_asked_of_the_first_rank_alone(ranks) -> None:
     parent, (first, second) = ranks
-    parent.send(protocol.MeasurePeaks())
+    parent.send(protocol.ReadTraits())
     first.receive(1.0)
-    first.send(protocol.PeaksMeasured(peak_flops=1e9))
-    assert parent.hear(1.0) == protocol.PeaksMeasured(peak_flops=1e9)
+    first.send(protocol.TraitsRead(traits=Traits(), unit="samples"))
+    assert parent.hear(1.0).traits == Traits()
     with pytest.raises(TimeoutError):
         second.receive(0.05)
 

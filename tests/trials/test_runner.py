@@ -443,4 +443,4 @@ def test_a_life_without_room_for_a_single_pair_has_none() -> None:
         short.steps(Plan(), 4)
         short.facts(Plan())
         short.pace.life_count = 40
-        assert short.within((Plan(),), 5, turns) == ([], [])
+        assert short.within((Plan(),), 5, turns) == []

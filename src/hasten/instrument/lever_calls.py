@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from bisect import insort
 from functools import partial
 from operator import itemgetter
@@ -12,10 +11,9 @@ from hasten.instrument.object_table import Registry, Table
 from hasten.records import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     Undo = Callable[[], None]
-    Convert = Callable[[Any], Any]
 
 
 def join(levers: list[Any], lever: Any, changed: Callable[[], None] = lambda: None) -> Undo:
@@ -100,13 +98,7 @@ class RootModules(Registry):
         self.callers: list[tuple[int, Callable[[Any, Any, Any, Any], Any]]] = []
         self.inside = [False]
         self._phases = phases
-        self._choosers: list[Callable[[Any], Convert | None]] = []
-        self._converters = Table()
         self._refusing = Table()
-
-    def on_inputs(self, choose: Callable[[Any], Convert | None]) -> Undo:
-        """Pass the tensors that a root is called with through what `choose(root)` returns."""
-        return join(self._choosers, choose, self._converters.clear)
 
     def on_call(self, around: Callable[[Any, Any, Any, Any], Any], innermost: int) -> Undo:
         """Let `around(module, call, args, kwargs)` make each root call."""
@@ -114,29 +106,24 @@ class RootModules(Registry):
         insort(self.callers, entry, key=itemgetter(0))
         return lambda: self.callers.remove(entry)
 
-    def meet(self, module: Any) -> tuple[Convert, ...] | None:
-        """Register a root at its first call; return the converters for its tensors.
+    def meet(self, module: Any) -> bool:
+        """Register a root at its first call; return whether levers may act on it.
 
-        None for a lazy module that has not been called: its parameters have no shape yet. None
-        also for one that cannot be asked for its parts, which a lever could not do either.
+        They may not on a lazy module that has not been called, whose parameters have no shape
+        yet, nor on one that cannot be asked for its parts.
         """
-        found: tuple[Convert, ...] | None = self._converters.get(module)
-        if found is None:
-            if module in self._refusing:
-                return None
-            if module not in self:
-                try:
-                    lazy = _is_lazy(module)
-                except Exception:
-                    self._refusing[module] = None
-                    return None
-                if lazy:
-                    return None
-                self.add(module)
-            chosen = [choose(module) for choose in self._choosers]
-            found = tuple(convert for convert in chosen if convert is not None)
-            self._converters[module] = found
-        return found
+        if module in self:
+            return True
+        if module in self._refusing:
+            return False
+        try:
+            lazy = _is_lazy(module)
+        except Exception:
+            self._refusing[module] = None
+            return False
+        if not lazy:
+            self.add(module)
+        return not lazy
 
     def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """Make a root call, through the levers that want to."""
@@ -178,23 +165,3 @@ def _is_lazy(module: Any) -> bool:
 
     iter(module.modules())
     return any(map(is_lazy, module.parameters())) or any(map(is_lazy, module.buffers()))
-
-
-def convert(converters: Sequence[Convert], value: Any) -> Any:
-    """Pass the tensors in `value` through every converter.
-
-    A container is kept where nothing in it changed: modules may write into their inputs.
-    """
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        for through in converters:
-            value = through(value)
-        return value
-    if type(value) in (list, tuple):
-        parts = [convert(converters, part) for part in value]
-        return value if all(map(operator.is_, parts, value)) else type(value)(parts)
-    if type(value) is dict:
-        items = {name: convert(converters, part) for name, part in value.items()}
-        return value if all(items[name] is value[name] for name in value) else items
-    return value

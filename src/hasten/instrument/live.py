@@ -68,10 +68,6 @@ class LiveTraining:
         """Apply `apply` to each root module right before its next call."""
         return self.roots.act(apply)
 
-    def on_inputs(self, choose: Callable[[Any], Callable[[Any], Any] | None]) -> Undo:
-        """Pass the tensors that a root is called with through what `choose(root)` returns."""
-        return self.roots.on_inputs(choose)
-
     def on_call(self, around: Callable[[Any, Any, Any, Any], Any], *, innermost: int = 0) -> Undo:
         """Let `around(module, call, args, kwargs)` make each root call."""
         return self.roots.on_call(around, innermost)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hasten import protocol
 from hasten.instrument import examine
 from hasten.instrument.device_timeline import device_timeline
-from hasten.instrument.peaks import FlopProbe, peaks, usage
 from hasten.instrument.traits import TraitsReader
+from hasten.instrument.usage import usage
 from hasten.rank import own_rank
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ class StepScheduler:
         self._skip_count = self._left_count = 0
         self._answer: Answer | None = None
         self._waited_s = 0.0
-        self._flops: FlopProbe | None = None
         self._examination: examine.Examination | None = None
         self._enough: tuple[float, int] | None = None
 
@@ -132,10 +131,7 @@ class StepScheduler:
 
     def _listen(self) -> None:
         seen, idle_s = self._read_device()
-        if self._flops is not None:
-            self._answer = protocol.FlopsCounted(flops=self._flops.close())
-            self._flops, self._done = None, []
-        elif self._examination is not None:
+        if self._examination is not None:
             found = self._examination.end() | ({"device.idle_s": idle_s} if idle_s else {})
             self._answer = protocol.Examined(found=found, turns=self._done)
             self._examination, self._enough, self._done = None, None, []
@@ -149,12 +145,6 @@ class StepScheduler:
                 self._follow_device(command.turns[0].step_count)
                 self._queue = list(command.turns)
                 self._begin(self._queue.pop(0))
-                return
-            if isinstance(command, protocol.CountFlops):
-                self._watch.resume()
-                self._flops = FlopProbe()
-                self._left_count = 1
-                self._done.append([])
                 return
             if isinstance(command, protocol.Examine):
                 self._watch.resume()
@@ -178,6 +168,4 @@ class StepScheduler:
                 compile_s=self._watch.live.compile_s,
                 first_pass_s=self._watch.live.first_pass_s(),
             )
-        if isinstance(command, protocol.MeasurePeaks):
-            return protocol.PeaksMeasured(**peaks(self.traits.device))
         return protocol.CommandRefused(why=f"unknown command {type(command).__name__}")

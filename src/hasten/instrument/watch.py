@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from hasten.instrument.eager import stay_eager
 from hasten.instrument.fetches import FetchClock
 from hasten.instrument.ledger import INDEX, Ledger
-from hasten.instrument.lever_calls import convert
 from hasten.instrument.live import LiveTraining
 from hasten.instrument.loader_lines import LoaderLines
 from hasten.instrument.phase_tracker import PhaseTracker
@@ -112,12 +111,8 @@ class Watch:
             if phase_index == _FORWARD and self._ends.by_hand.due:
                 self._end_step()
         live.start.begin()
-        converters = live.roots.meet(module)
-        if converters is None:  # its parameters cannot be looked at, or only after this call
+        if not live.roots.meet(module):  # its parameters cannot be seen, or only after this call
             return live.roots.call_plainly(original, module, args, kwargs)
-        if converters:
-            args = convert(converters, args)
-            kwargs = convert(converters, kwargs) if kwargs else kwargs
         if not self.measuring:
             return live.roots.call(original, module, args, kwargs)
         self.tracker.enter_root(phase_index, module, args, kwargs)

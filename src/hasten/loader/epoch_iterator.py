@@ -14,13 +14,12 @@ from hasten.loader.cache import file_access
 from hasten.loader.fetchers import Fetchers
 from hasten.loader.index_queue import IndexQueue
 from hasten.loader.indices import sample_count
-from hasten.loader.look_ahead import LookAhead
 from hasten.loader.pass_draws import PassDraws
 from hasten.loader.sources.source import Stock, stock_of
 from hasten.loader.workers import spot_check
 from hasten.loader.workers.inline_batch import as_pickled
 from hasten.loader.workers.observed import Moves, observe
-from hasten.loader.workers.pool import StaleWorkers, peek
+from hasten.loader.workers.pool import peek
 from hasten.loader.workers.stateful_fetch import doubtful
 from hasten.loader.workers.streams import Streams
 from hasten.loader.workers.tasks import Draws, Task, wrapped
@@ -69,7 +68,6 @@ class EpochIterator:
         self._stream = stream
         self._queue = IndexQueue(stream)
         self.fetchers = Fetchers(wishes, state, loader, self._queue, self.draws)
-        self._ahead = LookAhead(state, loader)
         self._thread = threading.get_ident()
         self.pins = pins
         self._ended = False
@@ -151,12 +149,9 @@ class EpochIterator:
         while pool.room > 0 and not fetchers.is_outdated:
             taken = self._queue.take(now=now and not pool.given)
             if taken is None:
-                if self._stream.ended and not fetchers.astray:
-                    self._ahead.begin(pool, fetchers.worker_plan)
                 return
             try:
-                if not pool.give(self._task(*taken, pool)):
-                    self.state.foretold_wrongly()
+                pool.give(self._task(*taken, pool))
             except WorkersLost as error:
                 self._do_without(error)
 
@@ -184,10 +179,6 @@ class EpochIterator:
             task, batch, report = pool.take()
         except WorkersLost as error:
             self._do_without(error)
-            return None
-        except StaleWorkers:
-            self.state.foretold_wrongly(stale=True)
-            self.abandon([])
             return None
         verdict = believe(self, task, batch, report)
         if verdict.again:

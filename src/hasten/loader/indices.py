@@ -102,11 +102,6 @@ class Stream:
             except StopIteration:
                 self.ended = True
 
-    def peek(self) -> None:
-        """Pull the first batch, since that is when samplers draw."""
-        if not self._held:
-            self._pull()
-
     def delivered(self) -> None:
         """Note that a batch has arrived: the script's own workers would now be given one more."""
         if self._own_ahead_count:
@@ -188,20 +183,6 @@ def begin_stream(loader: Any, *, kept_seed: int | None = None, fast: bool = Fals
         fast=is_fast,
     )
     stream.prefill()
-    return stream
-
-
-def foretell(loader: Any) -> Stream:
-    """Return how the next pass would begin if nobody drew a random number until then.
-
-    For loaders whose indices are all `foreseen`; the generators are left as they are.
-    """
-    restore = kept_draws(loader)
-    try:
-        stream = begin_stream(loader)
-        stream.peek()
-    finally:
-        restore()
     return stream
 
 

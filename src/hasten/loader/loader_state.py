@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.added_workers import AddedWorkers
-from hasten.loader.indices import foreseen
 from hasten.loader.item_facts import ItemFacts
 from hasten.loader.own_workers import OwnWorkers
 from hasten.loader.sources.checked import Checked, due
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from hasten.loader.proofs import LoaderLife
     from hasten.loader.workers.pool import Pool
     from hasten.loader.workers.pools import IdlePools
-
-_MOST_VAIN = 2
 
 
 class LoaderState:
@@ -59,7 +55,7 @@ class LoaderState:
         self.is_astray = False
         self.kept_seed: int | None = None
         self.life = life
-        self._pass_count = self._task_count = self._vain_count = 0
+        self._pass_count = self._task_count = 0
 
     def begin_pass(self, loader: Any) -> int:
         """Count a pass; return a key that sets its random streams apart from other passes'."""
@@ -85,29 +81,6 @@ class LoaderState:
         self.notices.note(
             "a loader was left alone: its batches are asked for in a thread of their own"
         )
-
-    # ---- the next pass
-
-    @property
-    def coming_key(self) -> int:
-        """The key that will set the next pass apart from others."""
-        return self._pass_count + 1
-
-    def foretells(self, loader: Any, worker_plan: WorkerPlan, pool: Pool) -> bool:
-        """Return whether the next pass may begin early: it draws nothing and its order is known."""
-        quiet = self.items.draws is False and worker_plan.draws is Draws.NONE
-        known = quiet and self.items.may_stay
-        seen = known and not stay(loader) and foreseen(loader) == sys.maxsize
-        will_stay = pool.seen is not None and pool.seen.is_whole
-        return seen and will_stay and self._vain_count < _MOST_VAIN
-
-    def foretold_wrongly(self, *, stale: bool = False) -> None:
-        """Note that workers began a pass early in vain.
-
-        Args:
-            stale: the batches are different by now, and would be again next time.
-        """
-        self._vain_count += _MOST_VAIN if stale else 1
 
     # ---- who fetches
 

@@ -152,11 +152,7 @@ class Profile:
             host and had to wait for it; None without one.
         faults_count: minor page faults per step.
         cores_ratio: cores that were really busy, of the training process and its workers.
-        flops: floating point operations of one step, by torch's counter.
-        peak_flops: float32 multiply-add operations per second that this machine reached in a
-            matrix product.
         own_cost: time of a step with our hooks over time without, None where not measured.
-        ceiling: speed-up with batches that already existed, None where not measured.
     """
 
     step_s: float
@@ -172,10 +168,7 @@ class Profile:
     caught_up_ratio: float | None = None
     faults_count: float | None = None
     cores_ratio: float | None = None
-    flops: float | None = None
-    peak_flops: float | None = None
     own_cost: Interval | None = None
-    ceiling: Interval | None = None
 
     @property
     def is_host_ahead(self) -> bool:
@@ -200,10 +193,3 @@ class Profile:
     def share_ratio(self, *phases: Phase) -> float:
         """Return the share of a training step that `phases` take."""
         return sum(self.phase_s.get(phase, 0.0) for phase in phases) / self.mean_step_s
-
-    @property
-    def efficiency_ratio(self) -> float | None:
-        """Achieved over reachable floating point rate, None where either is unknown."""
-        if self.flops is None or self.peak_flops is None:
-            return None
-        return self.flops / self.mean_step_s / self.peak_flops

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 GAUGE_WIDTH = 36
 DOMINANT_RATIO = 0.4
-LEAST_CEILING_RATIO = 1.005  # what is displayed as more than 1.00x
 PLACES = {
     Phase.DATA: "waiting for its data",
     Phase.TRANSFER: "copying to the accelerator",
@@ -51,18 +50,15 @@ def bottleneck(profile: Profile) -> str:
 
 
 def loader_ceiling(profile: Profile) -> str:
-    """Say what a perfect loader could gain: as measured, or else estimated from the ledger."""
+    """Say what a perfect loader could gain at most."""
     share = profile.share_ratio(Phase.DATA)
     if not share:
         return ""
     if share < LEAST_RATIO:
         return f"The loader is not the bottleneck: the loop waits {percent(share)} of the time."
-    best = profile.ceiling.mid_ratio if profile.ceiling else 1 / max(1e-9, 1 - share)
-    how = "measured with batches that were there already" if profile.ceiling else "estimated"
-    if best < LEAST_CEILING_RATIO:
-        return f"A perfect loader would not make a step shorter ({how})."
-    step = f"With a perfect loader a step would take {percent(1 / best)} of its time"
-    return f"{step}: at most {times(best)} ({how})."
+    best = 1 / max(1e-9, 1 - share)
+    rest = f"Without its waits for the loader a step would take {percent(1 - share)} of its time"
+    return f"{rest}: at most {times(best)}."
 
 
 def device_pace(profile: Profile) -> str:
@@ -160,7 +156,6 @@ def usage(profile: Profile, machine: Machine) -> list[tuple[str, str]]:
         ("memory", _known(profile.peak_rss_bytes, lambda n: f"{size(n)} at the peak")),
         ("accelerator", _known(profile.peak_device_bytes, lambda n: f"{size(n)} at the peak")),
         ("page faults", _known(profile.faults_count, lambda n: f"{n:.0f} per step")),
-        ("arithmetic", _arithmetic(profile)),
         ("own cost", _own_cost(profile)),
     ]
     return [(name, value) for name, value in rows if value]
@@ -174,14 +169,6 @@ def _cores(profile: Profile, machine: Machine) -> str | None:
     if profile.cores_ratio is None:
         return None
     return f"{profile.cores_ratio:.1f} of {counted(machine.budget.core_count, 'core')}"
-
-
-def _arithmetic(profile: Profile) -> str | None:
-    ratio, peak_flops = profile.efficiency_ratio, profile.peak_flops
-    if ratio is None or peak_flops is None:
-        return None
-    share = f"{percent(ratio)} of the matrix-product peak that this machine reached"
-    return f"{share} ({peak_flops / 1e9:.3g} GFLOP/s)"
 
 
 def _own_cost(profile: Profile) -> str | None:

@@ -29,14 +29,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
     """Measure where the steps of the script go and why, in a trial that changes nothing."""
     from hasten.records import Profiling
     from hasten.session.examine import examine
-    from hasten.session.observe import (
-        measure_ceiling,
-        measure_own_cost,
-        measure_peaks,
-        observe,
-        others_note,
-        step_note,
-    )
+    from hasten.session.observe import measure_own_cost, observe, others_note, step_note
     from hasten.session.protection import protect
 
     notes = protect(workload, options, view)
@@ -45,11 +38,8 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
     with setup.open_runner(workload, options, facts) as runner:
         seen = observe(runner, options.applied, step_count=options.step_count)
         view.profiled(seen)
-        view.stage("profile", "our own cost, and what this machine can do")
+        view.stage("profile", "what watching costs")
         seen = measure_own_cost(runner, seen, options.applied)
-        seen = measure_peaks(runner, seen, options.applied)
-        view.stage("profile", "what a loader that costs nothing would give")
-        seen = measure_ceiling(runner, seen, options.applied)
         view.stage("profile", "a closer look at what makes it slow")
         diagnosis = examine(
             runner, options.applied, seen, facts, seconds=_LOOK_S, assumed=options.assumed

@@ -7,13 +7,11 @@ from statistics import quantiles
 from typing import TYPE_CHECKING
 
 from hasten import compare
-from hasten.errors import HastenError
 from hasten.machine.caveats import OTHERS_RATIO
-from hasten.protocol import CountFlops, FlopsCounted, MeasurePeaks, PeaksMeasured
-from hasten.records import LEAST_RATIO, Phase, Profile
+from hasten.records import Phase, Profile
 from hasten.search.costs import GLANCE_COUNT, probe_count, watch_count
 from hasten.trials.plan_statistics import waits
-from hasten.trials.probes import REPLAY_SETTLE_COUNT, ceiling, overhead
+from hasten.trials.probes import overhead
 from hasten.units import duration, percent, step_parts
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 _OVERHEAD_S = 8.0
 _OVERHEAD_LEAST_COUNT = 12
 _OVERHEAD_MOST_COUNT = 120
-_CEILING_S = 10.0
-_CEILING_LEAST_COUNT, _CEILING_MOST_COUNT = 6, 40
 
 
 def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -> Profile:
@@ -152,40 +148,3 @@ def measure_own_cost(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
         return seen
     slower = compare.settle(pairs).speedup
     return replace(seen, own_cost=compare.inverse(slower))
-
-
-def measure_ceiling(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
-    """Add the speed-up of a loader that costs nothing, where the loop waits for its own.
-
-    A script that fails when it gets a batch twice keeps its profile without it.
-    """
-    if seen.share_ratio(Phase.DATA) < LEAST_RATIO:
-        return seen
-    pair_s = (REPLAY_SETTLE_COUNT + 5 * runner.pace.cycle_count) * max(1e-6, seen.step_s)
-    count = min(_CEILING_MOST_COUNT, int(_CEILING_S / pair_s))
-    if count < _CEILING_LEAST_COUNT:
-        return seen
-    try:
-        pairs, waiting_ratio = ceiling(runner, plan, count)
-    except HastenError:
-        runner.children.clear()
-        return seen
-    if len(pairs) < _CEILING_LEAST_COUNT or waiting_ratio > LEAST_RATIO:
-        return seen
-    return replace(seen, ceiling=compare.settle(pairs).speedup)
-
-
-def measure_peaks(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
-    """Add the operations of a step and the peak rate of this machine, where they are known.
-
-    The counter dispatches every operation through Python; a script that fails under it
-    keeps its profile without it.
-    """
-    try:
-        best = runner.children.trial(plan).ask(MeasurePeaks(), PeaksMeasured, 60.0)
-        seen = replace(seen, peak_flops=best.peak_flops)
-        flops = runner.children.trial(plan).ask(CountFlops(), FlopsCounted, 120.0).flops
-    except HastenError:
-        runner.children.clear()
-        return seen
-    return replace(seen, flops=flops or None)

@@ -55,7 +55,7 @@ def probe_levers(
     found: dict[str, Any] = {}
     for name, fact, setting in probes if pair_count >= _LEAST_COUNT else ():
         try:
-            pairs, _ = runner.within((plan, plan.with_lever(name, setting)), pair_count, turns)
+            pairs = runner.within((plan, plan.with_lever(name, setting)), pair_count, turns)
         except HastenError:
             runner.children.clear()  # one has died, or is an answer behind
             return found

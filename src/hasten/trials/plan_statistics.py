@@ -221,13 +221,16 @@ class ScriptRhythm:
         """Note how many steps a pass over the data has."""
         self.pass_count = traits.pass_step_count
 
-    def watched(self, plan: Plan, steps: Sequence[Step]) -> None:
+    def watched(self, plan: Plan, steps: Sequence[Step]) -> bool:
         """Note consecutive steps of the first plan, and whether the script waits for its loader.
 
         Later plans were found by the search; races compare with the script as it is.
+
+        Returns:
+            Whether they are of the first plan.
         """
         if self._watched_under not in (None, plan):
-            return
+            return False
         self._watched_under = plan
         self._kept_up_count = 0 if waits(steps) else len(steps)
         self._watched = steps
@@ -238,6 +241,7 @@ class ScriptRhythm:
         pass_s = sum(step.wall_s for step in steps) * self.pass_count / len(steps)
         self.short_pass_count = self.pass_count if pass_s <= _SHORT_PASS_S else 0
         self.pause_count = self.pass_count if pauses(steps, self.pass_count) else 1
+        return True
 
     def neighbours(self, block_count: int) -> list[Pair]:
         """Return pairs of neighbouring blocks of the script as it is.

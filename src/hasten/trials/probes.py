@@ -1,31 +1,19 @@
-"""What a runner can be asked besides races: our own cost, a perfect loader, a closer look."""
+"""What a runner can be asked besides races: our own cost, and a closer look."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from hasten.protocol import Turn
-from hasten.records import Phase
 
 if TYPE_CHECKING:
     from hasten.records import Pair, Plan, Step
     from hasten.trials.runner import TrialRunner
 
-REPLAY_SETTLE_COUNT = 6  # one step to see who feeds the loop, four to keep what it gives
-
 
 def overhead(runner: TrialRunner, plan: Plan, count: int) -> list[Pair]:
     """Run pairs of steps with our seams taken out (baseline) and put in (candidate)."""
-    return runner.within((plan,), count, (Turn(0, 1, 1, False), Turn(0, 1, 1, True)))[0]
-
-
-def ceiling(runner: TrialRunner, plan: Plan, count: int) -> tuple[list[Pair], float]:
-    """Run pairs of blocks with new and with kept batches; return DATA's share in the latter."""
-    cycle = runner.pace.cycle_count
-    turns = (Turn(0, cycle, cycle, True), Turn(1, REPLAY_SETTLE_COUNT + 2 * cycle, cycle, True))
-    pairs, steps = runner.within((plan, plan), count, turns, replayed_index=1)
-    data_ns = sum(step.phase_ns.get(Phase.DATA, 0) for step in steps)
-    return pairs, data_ns * 1e-9 / sum(step.wall_s for step in steps)
+    return runner.within((plan,), count, (Turn(0, 1, 1, False), Turn(0, 1, 1, True)))
 
 
 def examine(

@@ -120,8 +120,8 @@ class TrialRunner:
                 self.children.clear()
             self.statistics.faulted(plan, trial, after["faults_count"], step_count=len(steps))
             spent = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
-            self.pace.watched(steps)
-            self.rhythm.watched(plan, steps)
+            if self.rhythm.watched(plan, steps):
+                self.pace.watched(steps)
             self.statistics.saw(steps)
             return steps, {**after, **spent}
 
@@ -186,11 +186,8 @@ class TrialRunner:
             pairs.append(pair(costs, coin, waiting.share_ratio()))
         return pairs
 
-    def within(
-        self, plans: tuple[Plan, ...], count: int, turns: tuple[Turn, Turn], *,
-        replayed_index: int | None = None,
-    ) -> tuple[list[Pair], list[Step]]:  # fmt: skip
-        """Run pairs of two turns inside one child; return the steps of the second, too.
+    def within(self, plans: tuple[Plan, ...], count: int, turns: tuple[Turn, Turn]) -> list[Pair]:
+        """Run pairs of two turns inside one child.
 
         Where the script has no room for a single pair, there are none.
 
@@ -198,22 +195,20 @@ class TrialRunner:
             plans: what the turns are about.
             count: pairs.
             turns: one pair.
-            replayed_index: the plan whose turns get batches that are there already.
         """
 
-        def run() -> tuple[list[Pair], list[Step]]:
+        def run() -> list[Pair]:
             size = sum(turn.skip_count + turn.step_count for turn in turns)
             coins = [random.random() < 0.5 for _ in range(self.pace.room(size * count) // size)]
             if not coins:
-                return [], []
+                return []
             trial = self.children.with_life(plans[:1], 0, size * count)
-            trial.switch(plans, replayed_index=replayed_index)
+            trial.switch(plans)
             timeout_s = self.pace.timeout_s(size * count)
             answer, _ = trial.turns(reordered(turns, coins), timeout_s=timeout_s)
             trial.switch(plans[:1])
             walls = [sum(step.wall_s for step in steps) / len(steps) for steps in answer]
-            later = [step for i, coin in enumerate(coins) for step in answer[2 * i + coin]]
-            return pairs_of(walls, coins, None), later
+            return pairs_of(walls, coins, None)
 
         return self.repeat(run)
 

@@ -28,7 +28,7 @@ class ScriptPace:
     """What steps, launches and pairs of a script take, and for how many steps it lives.
 
     Attributes:
-        step_s: seconds of a step; 0 where nobody has seen one.
+        step_s: seconds of a step of the script as it is; 0 where nobody has seen one.
         cycle_count: batches that its loader workers have in flight, at least one.
         life_count: steps after which it ends; None where it has not.
         single_process: memory holds only one child, so that two live one at a time.
@@ -53,7 +53,7 @@ class ScriptPace:
         self.step_s = self.step_s or first_step_s
 
     def watched(self, steps: Sequence[Step]) -> None:
-        """Note consecutive steps."""
+        """Note consecutive steps of the script as it is."""
         self.step_s = sum(step.wall_s for step in steps) / len(steps)
 
     def check_memory(self, resident_bytes: float, spare_device_bytes: float | None = None) -> None:

@@ -151,18 +151,10 @@ class TrialProcess:
             raise ChildLost(f"The child refused: {why}.", remedy="Report this.")
         return found
 
-    def switch(self, plans: Sequence[Plan], *, replayed_index: int | None = None) -> None:
-        """Tell the child which plans its turns refer to, and switch to the first.
-
-        Args:
-            plans: one or several.
-            replayed_index: the one whose turns get batches that are there already.
-        """
+    def switch(self, plans: Sequence[Plan]) -> None:
+        """Tell the child which plans its turns refer to, and switch to the first."""
         self._code.go_over(*plans)
-        orders = tuple(
-            protocol.PlanOrder(settings=dict(plan.settings), replays=index == replayed_index)
-            for index, plan in enumerate(plans)
-        )
+        orders = tuple(protocol.PlanOrder(settings=dict(plan.settings)) for plan in plans)
         self.ask(protocol.SetPlans(plans=orders), protocol.PlansSet, 60.0)
 
     def turns(

@@ -161,11 +161,6 @@ class Body:
             self.variables[name] = unknown()
         follow()
 
-    def loop(self, body: Sequence[ast.stmt], otherwise: Sequence[ast.stmt]) -> None:
-        """Follow a block that may run any number of times, and may be left anywhere."""
-        self.repeated(lambda: self.broken(body))
-        self.branches(otherwise, ())
-
     # ---- stores
 
     def assign(self, target: ast.expr, value: Value) -> None:

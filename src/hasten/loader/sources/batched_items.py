@@ -32,7 +32,7 @@ def offer(loader: Any) -> ByRows | str:
     for leaf in found:
         if why := _why_not(leaf):
             return f"{type(leaf).__name__}: {why}"
-    return ByRows(loader.dataset, _rows, name="items", light=True)
+    return ByRows(loader.dataset, _rows, name="items")
 
 
 def _asks_by_int(dataset: Any) -> bool:

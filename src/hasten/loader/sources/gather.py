@@ -82,7 +82,7 @@ def offer(loader: Any) -> ByRows | str:
         _form(loader.dataset)
     except _Unfit as unfit:
         return str(unfit)
-    return ByRows(loader.dataset, _rows, name="gather", light=False)
+    return ByRows(loader.dataset, _rows, name="gather")
 
 
 def why_not_collated(loader: Any) -> str:

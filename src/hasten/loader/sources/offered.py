@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.sources.checked import Checked
 from hasten.loader.sources.source import drawable, stock_of
-from hasten.loader.sources.subsets import ByRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,8 +68,6 @@ class OfferedSources:
             if isinstance(found, str):
                 self._notices.note(found)
                 continue
-            if not self._items.permit.is_unchanged and isinstance(found, ByRows):
-                found = found.as_light()  # it reads what torch would, at the same moment
             if found.light != light or not drawable(found, loader):
                 continue
             return self._trusted(key, found, loader)

@@ -278,24 +278,17 @@ class ByRows:
     Args:
         dataset: what `leaves` accepted.
         rows: as for `assemble`; where it raises, the batch is torch's to make.
-        name: as for `Source`, and so is `light`.
+        name: as for `Source`.
     """
 
-    pure = True
+    pure = light = True
 
-    def __init__(
-        self, dataset: Any, rows: Callable[[Any, Any], Any], *, name: str, light: bool
-    ) -> None:
-        self._dataset, self._rows = dataset, rows
-        self.name, self.light = name, light
+    def __init__(self, dataset: Any, rows: Callable[[Any, Any], Any], *, name: str) -> None:
+        self._dataset, self._rows, self.name = dataset, rows, name
 
     def fetch(self, indices: Any) -> Any:
         """Return the batch of `indices`, as `assemble` does."""
         return assemble(self._dataset, indices, self._rows)
-
-    def as_light(self) -> ByRows:
-        """Return the same source, made for the main process."""
-        return ByRows(self._dataset, self._rows, name=self.name, light=True)
 
 
 def _joined(batches: list[Any], order: Any) -> Any:

@@ -7,8 +7,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.batch_equality import difference
-from hasten.loader.cache import file_access
 from hasten.loader.dataset_snapshot import DatasetSnapshot
 from hasten.loader.workers.inline_batch import opened
 from hasten.loader.workers.tasks import WorkerDataset
@@ -26,10 +24,6 @@ _LOOK_S = 0.25
 _LOOK_BYTES = 1 << 28
 
 
-class StaleWorkers(Exception):
-    """A batch that was begun before its pass would be different now."""
-
-
 @dataclass(eq=False, slots=True)
 class SentTask:
     """A task that workers have.
@@ -38,27 +32,11 @@ class SentTask:
         task: what they are asked for.
         answer: batch and report, once they have arrived.
         awaited: somebody waits for the answer, and it may still come.
-        again: the same task, begun a second time.
-        adopted: it was begun early, and its pass has begun.
-        is_fresh: its files were still unchanged once it had arrived and been adopted.
     """
 
     task: Task
     answer: tuple[Any, TaskReport] | None = None
     awaited: bool = True
-    again: SentTask | None = None
-    adopted: bool = False
-    is_fresh: bool = True
-
-    def look(self) -> None:
-        """Check whether the files of a batch begun early are what its pass would have read.
-
-        It is not checked later: what the script writes during a pass, torch's workers may also
-        have read before the write.
-        """
-        if self.adopted and self.answer is not None:
-            stamps = self.answer[1].stamps
-            self.is_fresh = stamps is not None and file_access.unchanged(stamps)
 
 
 class Pool:
@@ -78,7 +56,6 @@ class Pool:
     Attributes:
         processes: the worker processes.
         given: tasks of the current pass that were not taken yet.
-        early: tasks that the next pass will probably give.
         seen: what the workers saw of the loader, if they may stay.
     """
 
@@ -103,7 +80,6 @@ class Pool:
         self.seen = seen
         self._stays = stays
         self.given: deque[SentTask] = deque()
-        self.early: deque[SentTask] = deque()
         self._row: deque[SentTask] = deque()
         self._holder: weakref.ref[Any] | None = None
         site = WorkerDataset(loader, source, logical_count=logical_count, setups=setups)
@@ -151,43 +127,12 @@ class Pool:
     @property
     def room(self) -> int:
         """How many tasks it can take now without waiting."""
-        return max(len(self.early), self.capacity - len(self.given))
+        return self.capacity - len(self.given)
 
-    @property
-    def idle_room(self) -> int:
-        """How many tasks it can take in addition to everything in flight."""
-        return self.capacity - len(self._row)
-
-    def give(self, task: Task) -> bool:
-        """Give a task to the next worker; return False if tasks begun early turn out useless."""
-        if self.early and _same(self.early[0].task, task):
-            self._adopt(task)
-            return True
-        in_vain = _drop(self.early)
+    def give(self, task: Task) -> None:
+        """Give a task to the next worker."""
         self.given.append(SentTask(task))
         self._submit(self.given[-1])
-        return not in_vain
-
-    def _adopt(self, task: Task) -> None:
-        """Use a task begun early in place of one that is given.
-
-        The first one of a pass is made a second time: since it was begun the script may have
-        changed what neither a look at the dataset nor the stamps of its files show.
-        """
-        early = self.early.popleft()
-        early.task = task._replace(checked=task.checked or early.task.checked)
-        early.adopted = True
-        early.look()
-        self.given.append(early)
-        if not task.number:
-            early.again = SentTask(task)
-            self._submit(early.again)
-
-    def begin_early(self, task: Task) -> None:
-        """Let workers begin a task that may be given next."""
-        early = SentTask(task)
-        self._submit(early)
-        self.early.append(early)
 
     def _submit(self, sent: SentTask) -> None:
         while len(self._row) >= self.capacity:
@@ -199,30 +144,13 @@ class Pool:
         """Wait for the batch of the oldest task that was given; return task, batch and report.
 
         Raises:
-            StaleWorkers: it was begun early, and would be different by now.
             WorkersLost: the script never asked for them, and can do without.
             RuntimeError: a worker died, or the time-out passed (torch's own words).
         """
         # A wait that was interrupted may be resumed.
         while not self.given or (answer := self.given[0].answer) is None:
             self._receive()
-        sent = self.given[0]
-        if not sent.is_fresh:
-            _drop(self.early)
-            raise StaleWorkers
-        batch, report = answer if sent.again is None else self._settle(sent.again, *answer)
-        self.given.popleft()
-        return sent.task, batch, report
-
-    def _settle(self, again: SentTask, batch: Any, report: TaskReport) -> tuple[Any, TaskReport]:
-        """Return the second version of a batch that was begun early, if the first is equal."""
-        while again.awaited and again.answer is None:
-            self._receive()
-        answer = again.answer
-        if answer is None or answer[1].error or report.error or _differ(batch, answer[0]):
-            _drop(self.early)
-            raise StaleWorkers
-        return answer
+        return self.given.popleft().task, *answer
 
     def _receive(self) -> None:
         """Wait for the next answer; keep it where its task is still wanted."""
@@ -231,13 +159,11 @@ class Pool:
         for _ in range(lost_count):
             lost = self._row.popleft()
             lost.awaited = False
-            for tasks in (self.given, self.early):
-                if lost in tasks:
-                    tasks.remove(lost)
+            if lost in self.given:
+                self.given.remove(lost)
         sent = self._row.popleft()
         if sent.awaited:
             sent.answer = opened(batch), report
-            sent.look()
 
     def discard(self) -> list[Task]:
         """Discard the answers to all tasks that were given; return the tasks."""
@@ -248,9 +174,7 @@ def peek(pool: Pool) -> Any:
     """Return the batch of the oldest task that was given if it has arrived, else None."""
     while pool.given and pool.given[0].answer is None and pool.processes.has_answer():
         pool._receive()
-    if not pool.given or pool.given[0].again is not None:  # which will be delivered instead
-        return None
-    answer = pool.given[0].answer
+    answer = pool.given[0].answer if pool.given else None
     return None if answer is None else answer[0]
 
 
@@ -258,29 +182,9 @@ def _drop(tasks: deque[SentTask]) -> list[Task]:
     """Discard the answers to some tasks, whether they have arrived or not; return the tasks."""
     for sent in tasks:
         sent.awaited = False
-        if sent.again is not None:
-            sent.again.awaited = False
     dropped = [sent.task for sent in tasks]
     tasks.clear()
     return dropped
-
-
-def _same(early: Task, task: Task) -> bool:
-    """Return whether a task begun early makes the batch that is asked for now."""
-    alike = early._replace(indices=None, checked=task.checked, looked=task.looked)
-    if alike != task._replace(indices=None):
-        return False
-    ours, theirs = early.indices, task.indices
-    if type(ours) is type(theirs) is list and set(map(type, ours + theirs)) <= {int}:
-        return bool(ours == theirs)  # `difference` is slow for thousands
-    return not _differ(ours, theirs)
-
-
-def _differ(ours: Any, theirs: Any) -> bool:
-    try:
-        return bool(difference(ours, theirs))
-    except Exception:  # a foreign object may raise anything
-        return True
 
 
 def kind(source: Any) -> str:

@@ -49,7 +49,7 @@ def _helper_process():
 def _come_in(here):
     if sys.version_info < (3, 11):  # noqa: UP036  # any Python that the script starts reads this
         return
-    if os.environ.get("HASTEN_CHILD") and not os.environ.get("HASTEN_OFF"):
+    if os.environ.get("HASTEN_CHILD"):
         root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
         sys.meta_path.insert(0, _Hasten(root))  # before another hasten in the script's environment
         if not _helper_process():
