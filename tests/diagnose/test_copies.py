@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from hasten.diagnose import Case, discover
 from hasten.instrument import processes
@@ -69,6 +70,7 @@ class Made:
 
     def __init__(self, device, *, pinned=False, size=MIB):
         self.is_cpu, self.nbytes, self._pinned = device == "cpu", size, pinned
+        self.layout = torch.strided
 
     def is_pinned(self):
         return self._pinned
@@ -168,3 +170,12 @@ def test_shared_and_private_memory_is_read(tmp_path) -> None:
     )
     assert processes.mapped(7, root=tmp_path) == (20 * 1024, 3 * 1024)
     assert processes.mapped(8, root=tmp_path) is None
+
+
+def test_a_copy_to_where_another_tensor_lies_is_timed_and_a_sparse_one_passes() -> None:
+    moved = SimpleNamespace(is_cpu=False)
+    seen = Copies(Watch(measuring=True))
+    seen._strided = torch.strided
+    for tensor in (torch.ones(4), torch.eye(4).to_sparse()):
+        assert seen._moved(lambda *_, **__: moved, tensor, (torch.ones(4),), {}) is moved
+    assert seen._copy_count == 1

@@ -228,7 +228,7 @@ def test_waits_are_read_with_the_time_that_they_are_read_over(monkeypatch) -> No
     monkeypatch.setattr(processors, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     waits = iter((1.0, 2.0, 4.0))
     monkeypatch.setattr(processes, "turn", lambda task: processes.CpuTurn(0.0, next(waits)))
-    monkeypatch.setattr(processes, "turns", dict)
+    monkeypatch.setattr(processes, "turns", lambda *_, **__: {})
     monkeypatch.setattr(processors.Clocks, "sample", lambda self: None)
     seen = processors.Processors(SimpleNamespace())
     seen.begin()

@@ -70,3 +70,26 @@ def test_what_the_script_put_over_a_seam_stays() -> None:
     place.save = below
     seam.remove()
     assert place.save is str.upper
+
+
+NESTED = r"""
+import json, pickle, warnings
+import torch
+from hasten.instrument import Watch
+
+facts = {}
+Watch(measuring=True).install()
+softmax = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Softmax())  # without a dim
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    softmax(torch.ones(2, 4))
+facts["from"] = [one.filename.rpartition("site-packages/")[2] for one in caught]
+facts["save"] = pickle.loads(pickle.dumps(torch.save)) is torch.save
+"""
+
+
+@pytest.mark.child
+def test_a_warning_of_a_nested_module_names_the_place_that_it_names_without_us(gathered) -> None:
+    facts = gathered(NESTED)
+    assert facts["from"] == ["torch/nn/modules/module.py"]
+    assert facts["save"]

@@ -1,6 +1,9 @@
 """Where a training step ends when there is more than one optimizer."""
 
-from hasten.instrument.step_ends import Cycle
+import torch
+
+from hasten.instrument.live import LiveTraining
+from hasten.instrument.step_ends import Cycle, ManualUpdateDetector
 
 
 def ends(cycle, sequence, alive_count):
@@ -79,3 +82,22 @@ def test_those_that_take_turns_of_many_steps_always_end_steps_again() -> None:
     for _ in range(3):
         assert ends(cycle, "A" * 100, 2).endswith("|" * 50)
         assert ends(cycle, "B" * 100, 2).endswith("|" * 50)
+
+
+def test_an_optimizer_around_another_counts_with_it() -> None:
+    net, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    inner = torch.optim.SGD(net.parameters(), 0.1)
+    outer = torch.optim.SGD(net.parameters(), 0.1)
+    live = LiveTraining()
+    detector = ManualUpdateDetector(live)
+    for made in (inner, outer):
+        detector.constructed(made)
+    assert detector.made_count == 1
+    live.optimizers.add(inner)
+    assert detector.made_count == 1
+    live.optimizers.add(outer)  # both step: in turn, perhaps
+    assert detector.made_count == 2
+    detector.constructed(torch.optim.SGD(head.parameters(), 0.1))
+    other = torch.optim.SGD(head.parameters(), 0.1)
+    detector.constructed(other)
+    assert detector.made_count == 3

@@ -1,7 +1,13 @@
 """garbage_collector: frozen once training has begun, and the script's own way of it left alone."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+import hasten
 from hasten.lever import ScriptContext
 from hasten.levers.garbage_collector import LEVER
 from hasten.records import CollectorTraits, Traits
@@ -124,3 +130,43 @@ run.close()
 @pytest.mark.child
 def test_second_derivatives_in_frozen_code_are_found(training) -> None:
     assert training(PENALTY)["frozen"] == "penalties.py has create_graph in late"
+
+
+FILES = r"""
+import torch
+
+class Trainer:
+    def __init__(self):
+        self.net = torch.nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1)
+        self.log = open("log.csv", "w")
+        self.on_step = self.write  # a cycle: only the collector of the end closes the file
+
+    def write(self, step):
+        print(step, file=self.log)
+
+    def fit(self):
+        for step in range(100):
+            self.optimizer.zero_grad()
+            self.net(torch.ones(2, 4)).mean().backward()
+            self.optimizer.step()
+            self.on_step(step)
+
+Trainer().fit()
+"""
+
+
+@pytest.mark.child
+def test_what_python_closes_at_its_end_is_closed(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(FILES)
+    command = ["-m", "hasten", "run", "--set", "garbage_collector=10", "train.py"]
+    env = {
+        "PYTHONPATH": str(Path(hasten.__file__).parents[1]), "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "log.csv").read_text().split() == [str(step) for step in range(100)]

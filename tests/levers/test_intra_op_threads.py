@@ -305,3 +305,41 @@ facts["after"] = torch.get_num_threads()
 @pytest.mark.child
 def test_a_variable_that_the_script_sets_before_it_imports_torch_is_seen(gathered) -> None:
     assert gathered(LATE, fresh=True) == {"traits": 1, "under": 2, "after": 1}
+
+
+FORKS = r"""
+import multiprocessing, torch
+
+torch.set_num_threads(1)  # so that forked processes may compute
+net = torch.nn.Linear(1500, 1500)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+
+def score(_):
+    with torch.no_grad():
+        net(torch.ones(512, 1500)).std()
+    return torch.get_num_threads(), torch._C.get_num_threads()
+
+
+for _ in range(3):
+    optimizer.zero_grad()
+    net(torch.randn(512, 1500)).pow(2).mean().backward()
+    optimizer.step()
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    print(pool.map(score, [0]), torch._C.get_num_threads())
+"""
+
+
+@pytest.mark.child
+def test_a_forked_process_computes_with_the_threads_that_the_script_set(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(FORKS)
+    command = ["-m", "hasten", "run", "--set", "intra_op_threads=2", "train.py"]
+    env = {
+        "PYTHONPATH": str(Path(hasten.__file__).parents[1]), "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1:] == ["[(1, 1)] 2"], done.stderr

@@ -1,5 +1,6 @@
 """A script that asks for a GPU trains on the CPU to the same bits as one that asks for the CPU."""
 
+import pickle
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ from tests.conftest import ENVIRONMENT
 from hasten.root_calls.missing_devices import replace_missing
 
 torch = pytest.importorskip("torch")
+from torch.utils._device import DeviceContext  # noqa: E402
+
 if torch.accelerator.is_available():
     pytest.skip(
         "this machine has an accelerator, and the scripts here need none", allow_module_level=True
@@ -119,9 +122,22 @@ def test_a_script_for_a_gpu_trains_on_the_cpu_to_the_same_bits(tmp_path) -> None
 
 
 def test_all_is_put_back() -> None:
-    owners = (torch, torch.Tensor, torch.cuda)
+    owners = (torch, torch.Tensor, torch.cuda, torch.UntypedStorage, DeviceContext)
     before = [dict(vars(owner)) for owner in owners]
     undo = replace_missing("cpu")
     assert torch.zeros(1).cuda().is_cpu
     undo()
     assert [dict(vars(owner)) for owner in owners] == before
+
+
+def test_a_block_and_a_checkpoint_for_a_gpu_are_here(tmp_path) -> None:
+    place = tmp_path / "x.pt"
+    torch.save(torch.ones(2), place)
+    undo = replace_missing("cpu")
+    try:
+        with torch.device("cuda"):
+            assert torch.nn.Linear(2, 2).weight.is_cpu
+        assert torch.load(place, map_location=lambda storage, _: storage.cuda()).is_cpu
+        assert pickle.loads(pickle.dumps(torch.load)) is torch.load
+    finally:
+        undo()

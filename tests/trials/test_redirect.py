@@ -287,3 +287,20 @@ def test_each_change_of_a_file_stays_in_the_trial(begin, project, trials, change
     assert trials.fingerprint(project) == before
     if "xattr" in change:
         assert os.listxattr(project / "log.csv") == ["user.was"]
+
+
+@pytest.mark.child
+def test_links_and_compressed_files_are_written_as_any_other(begin, project, trials) -> None:
+    before = trials.fingerprint(project)
+    code = (
+        "import bz2, gzip, lzma, os\n"
+        "for module, name in ((bz2, 'a.bz2'), (gzip, 'a.gz'), (lzma, 'a.xz')):\n"
+        "    with module.open(name, 'wt') as file: file.write('x')\n"
+        "    with module.open(name, 'rt') as file: assert file.read() == 'x', name\n"
+        "os.mkdir('made'); os.symlink('made', 'to', target_is_directory=True)\n"
+        "assert os.path.isdir('to')\n"
+    )
+    process = begin(code, Isolation.REDIRECT, cwd=project)
+    assert process.wait(30) == Exit(0, None), process.output()
+    assert process.refused == ()
+    assert trials.fingerprint(project) == before

@@ -259,3 +259,13 @@ def test_the_dataset_that_a_batch_came_from_is_no_part_of_it() -> None:
     values = [Batch(torch.ones(2), row) for row in rows]
     assert content_hash(values[0]) == content_hash(values[1])
     assert outline(values[0]) == [("torch.float32 (2,)", 1.0, 0.0)]
+
+
+def test_weights_are_shaken_wherever_the_script_makes_its_tensors() -> None:
+    weights = torch.ones(8)
+    torch.set_default_device("meta")
+    try:
+        perturb([weights], scale=0.5, seed=1)
+    finally:
+        torch.set_default_device(None)
+    assert set(weights.tolist()) == {0.5, 1.5}

@@ -229,3 +229,8 @@ def test_runs_are_followed_as_far_as_each_was_fed() -> None:
     own = replace(run(), batches=("batch",) * STEPS)
     fed = [replace(own, fed_step_count=count) for count in (5, 3, None)]
     assert distances.alike(own, *fed)[0].step_count == 3
+
+
+def test_runs_without_a_known_weight_have_no_step_to_compare() -> None:
+    own, other = replace(run(()), gradients=(), moves=()), replace(run(()), gradients=(), moves=())
+    assert [one.step_count for one in distances.alike(own, other)] == [0, 0]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
 from threading import get_ident
-from types import MethodType
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hasten.instrument import accelerators
@@ -80,6 +80,8 @@ class Seam:
         if self._placed is None:
             self._original = getattr(self.owner, self.name)
             self._placed = self.make(self._original, self)
+            if isinstance(self.owner, ModuleType):  # so that pickle finds it
+                self._placed.__module__ = self.owner.__name__
             setattr(self.owner, self.name, self._placed)
         self.on = True
 
@@ -99,16 +101,12 @@ def _root_call(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
     internals: Any = torch._C
     tracing_state = internals._get_tracing_state
     inside = watch.live.roots.inside
-    plain = torch.nn.Module._wrapped_call_impl
 
     def make(original: Any, seam: Seam) -> Any:
-        unpatched = original is plain
-
         @wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            # Torch's own frame stays where warnings of its modules look for it.
             if inside[0]:
-                if unpatched and self._compiled_call_impl is None:
-                    return self._call_impl(*args, **kwargs)
                 return original(self, *args, **kwargs)
             # Whatever we read from a tensor under torch.jit.trace would become part of the graph.
             asleep = is_compiling() or tracing_state() or not seam.on

@@ -54,8 +54,8 @@ class Cycle:
 
         Args:
             optimizer: identity of the optimizer that has just stepped.
-            alive_count: optimizers that the script has constructed; while there is only one
-                there is nothing to learn.
+            alive_count: optimizers that the script has constructed, for parameters of their own;
+                while there is only one there is nothing to learn.
         """
         known = optimizer in self._habits or optimizer in self._given_up
         if self._ender is not None and not known:
@@ -159,7 +159,7 @@ class StepEnds:
         if self.backward_id() != -1:  # a hook: what is left of the pass belongs to the step
             self._in_backward = self._ends_late = True
             return False
-        return self._cycle.ends_step(id(optimizer), len(self.by_hand.made))
+        return self._cycle.ends_step(id(optimizer), self.by_hand.made_count)
 
     def ended(self) -> None:
         """Note that a training step has ended."""
@@ -188,6 +188,22 @@ class ManualUpdateDetector:
         self._live = live
         self._unstepped_count = 0
         self._before: dict[int, Any] = {}
+        self._counted = 0, 0, 0
+
+    @property
+    def made_count(self) -> int:
+        """Optimizers that the script has made, without those that only hold others' parameters.
+
+        One around another, as in SAM, has its parameters and may never step itself.
+        """
+        known = self._live.optimizers.known
+        counts = len(self.made), len(known)
+        if self._counted[:2] != counts:
+            held: dict[bool, list[frozenset[int]]] = {True: [], False: []}
+            for one in self.made:
+                held[one in known].append(frozenset(map(id, _parameters(one))))
+            self._counted = *counts, len(held[True]) + len({*held[False]} - {*held[True]})
+        return self._counted[2]
 
     @property
     def due(self) -> bool:
@@ -227,7 +243,7 @@ class ManualUpdateDetector:
         """
         import torch
 
-        held = [p for made in self.made for group in made.param_groups for p in group["params"]]
+        held = [parameter for made in self.made for parameter in _parameters(made)]
         trained = [p for p in held if p.grad is not None]
         if not trained:
             trained = [p for root in self._live.roots.known for p in root.parameters()]
@@ -238,3 +254,7 @@ class ManualUpdateDetector:
             return not now or any(not torch.equal(before[key], now[key]) for key in known)
         except Exception:  # weights of an unusual kind
             return True
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

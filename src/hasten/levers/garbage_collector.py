@@ -14,6 +14,7 @@ Source: https://docs.python.org/3/library/gc.html#gc.freeze
 
 from __future__ import annotations
 
+import atexit
 import gc
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,7 @@ class _Tuned:
             return
         gc.collect()  # what is garbage now would stay for ever
         gc.freeze()
+        atexit.register(_thaw)
         self._frozen_count = gc.get_freeze_count()
         self._raised = (self._own[0] * self._factor, *self._own[1:])
         gc.set_threshold(*self._raised)
@@ -139,10 +141,16 @@ class _Tuned:
         """Put back what the script set."""
         for undo in self._undos:
             undo()
+        atexit.unregister(_thaw)
         if self._frozen_count:
             gc.unfreeze()
         if self._own and gc.get_threshold() == self._raised:
             gc.set_threshold(*self._own)
+
+
+def _thaw() -> None:
+    """Let what Python collects at its end reach the frozen objects: some close files then."""
+    gc.unfreeze()
 
 
 def apply(training: Training, factor: int) -> Callable[[], None]:

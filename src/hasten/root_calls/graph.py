@@ -121,7 +121,10 @@ def _learns(node: Any) -> bool:
 
 def _own_cache() -> AbstractContextManager[Any]:
     """Take from torch's cache only what was checked, as cached code is not refused again."""
-    compiler: Any = importlib.import_module("torch.compiler.config")
+    try:
+        compiler: Any = importlib.import_module("torch.compiler.config")
+    except ImportError:  # before torch 2.6
+        return nullcontext()
     if not hasattr(compiler, "cache_key_tag"):
         return nullcontext()
     patched: AbstractContextManager[Any] = compiler.patch(

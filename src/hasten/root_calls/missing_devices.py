@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from functools import cache, partial, wraps
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.host_streams import HostEvent, HostStream
@@ -62,10 +62,10 @@ def replace_missing(target: str) -> Callable[[], None]:
     """Answer calls that name a device which is not here as if they named `target`.
 
     These are `Tensor.to`, `Tensor.cuda`, all functions that make tensors, generators, `torch.load`,
-    the default device, and what `torch.cuda` would do to the device itself or tell of it: one that
-    has the memory of this machine, and no ability of a GPU's. If `target` is the CPU, also
-    `torch.cuda.FloatTensor` and its kin, streams and events. `is_available` still tells the truth,
-    so a script that asks first takes its own way.
+    the default device, `with torch.device(...)`, and what `torch.cuda` would do to the device
+    itself or tell of it: one that has the memory of this machine, and no ability of a GPU's. If
+    `target` is the CPU, also `torch.cuda.FloatTensor` and its kin, streams and events.
+    `is_available` still tells the truth, so a script that asks first takes its own way.
 
     Args:
         target: the name of a device.
@@ -76,8 +76,11 @@ def replace_missing(target: str) -> Callable[[], None]:
     answers = list(_answers(target))
     own = [(owner, name, vars(owner).get(name)) for owner, name, _ in answers]
     for owner, name, answer in answers:
-        stays = isinstance(answer, (type, _LegacyKind))
-        setattr(owner, name, answer if stays else wraps(getattr(owner, name))(answer))
+        if not isinstance(answer, (type, _LegacyKind)):
+            wraps(getattr(owner, name))(answer)
+            if isinstance(owner, ModuleType):  # so that pickle finds it
+                answer.__module__, answer.__qualname__ = owner.__name__, name
+        setattr(owner, name, answer)
 
     def undo() -> None:
         for owner, name, original in own:
@@ -92,7 +95,7 @@ def replace_missing(target: str) -> Callable[[], None]:
 def _answers(target: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Yield what is replaced: its owner, its name, and what answers."""
     import torch
-    from torch.utils._device import _device_constructors
+    from torch.utils._device import DeviceContext, _device_constructors
 
     makers = {function.__name__ for function in _device_constructors()}
     for name in (*sorted(makers), *_LIKE):
@@ -102,8 +105,11 @@ def _answers(target: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         yield torch.Tensor, name, _with_device(getattr(torch.Tensor, name), target)
     yield torch.Tensor, "to", _with_device(torch.Tensor.to, target, place=1)
     yield torch.Tensor, "cuda", _cuda(target)
+    yield torch.UntypedStorage, "cuda", _storage_here(torch.UntypedStorage.cuda)
     yield torch.Tensor, "pin_memory", _pin(torch.Tensor.pin_memory)
     yield torch, "set_default_device", _with_device(torch.set_default_device, target, place=0)
+    # What `with torch.device(...)` begins.
+    yield DeviceContext, "__init__", _with_device(DeviceContext.__init__, target, place=1)
     yield torch, "load", _load(torch.load, target)
     generator = _with_device(torch.Generator, target, place=0)
     yield torch, "Generator", _made_by(torch.Generator, generator)
@@ -230,6 +236,15 @@ def _cuda(target: str) -> Callable[..., Any]:
         if present() == "cuda":
             return original(tensor, *args, **kwargs)
         return move(tensor, target)
+
+    return answer
+
+
+def _storage_here(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a `map_location` that moves storages leave them where they are."""
+
+    def answer(storage: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(storage, *args, **kwargs) if present() == "cuda" else storage
 
     return answer
 

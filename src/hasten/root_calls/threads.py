@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hasten.lever import Training
 
 _WORKER = "torch.utils.data._utils.worker"
+_held: list[Callable[[], None]] = []
+"""What gives a forked process the script's own number of threads, while that is held."""
 
 
 def _in_worker() -> bool:
@@ -39,12 +41,25 @@ def _tell(own: list[int], original: Callable[..., Any]) -> Any:
     return own[0] if is_asked_by_script() and not _in_worker() else original()
 
 
+def _forked() -> None:
+    for give in _held:
+        give()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _give_back(own: list[int], chooses: list[bool]) -> None:
+    torch_threads.put_back(own[0], chooses=chooses[0])
+
+
 def hold_threads(training: Training, count: int) -> Callable[[], None]:
     """Set the count now and when training starts, and override what the script sets itself.
 
     The script's calls are answered and remembered: it is told its last request, which is also
     what undo restores. A loader worker gets what it asks for, and so does another process that
-    `multiprocessing` started, until it trains.
+    `multiprocessing` started, until it trains. A forked process begins with what the script asked
+    for: OpenMP's threads of this process are not there, and a script that forks asks for one.
     """
     import torch
 
@@ -74,10 +89,14 @@ def hold_threads(training: Training, count: int) -> Callable[[], None]:
     ]
     trains.clear()  # that was no start
 
+    give = partial(_give_back, own, chooses)
+    _held.append(give)
+
     def undo() -> None:
+        _held.remove(give)
         for one in undos:
             one()
         if torch.get_num_threads() == count != own[0]:
-            torch_threads.put_back(own[0], chooses=chooses[0])
+            give()
 
     return undo

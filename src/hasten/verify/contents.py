@@ -247,10 +247,10 @@ def perturb(parameters: Iterable[Any], *, scale: float, seed: int) -> None:
     """
     import torch
 
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     with torch.no_grad():
         for parameter in parameters:
             if parameter.is_floating_point():
-                coin = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
+                coin = torch.randint(0, 2, parameter.shape, generator=generator, device="cpu")
                 least = torch.finfo(parameter.dtype).eps
-                parameter.mul_(1 + max(scale, least) * coin.to(parameter))
+                parameter.mul_(1 + max(scale, least) * (coin * 2 - 1).to(parameter))

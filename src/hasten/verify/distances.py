@@ -194,13 +194,14 @@ def alike(first: RecordedRun, *others: RecordedRun) -> tuple[RecordedRun, ...]:
     A line search may compute a different number of losses if one bit differs: what follows is
     no longer the same computation. Such an optimizer also keeps state that is not taught, so the
     runs part long before a count shows it. Nor is it the same computation once a run that is fed
-    the batches of `first` has used them up.
+    the batches of `first` has used them up. Of scripts whose weights nobody sees (no module and
+    no optimizer holds them) only the losses can be compared.
     """
-    count = min(run.step_count for run in (first, *others))
-    for run in others:
+    count = min(run.step_count for run in (first, *others)) if first.sizes else 0
+    for run in others if count else ():
         fed = run.fed_step_count if first.batches else None
         count = min(count, _parted(first, run), fed or count)
-    if any(run.losses_at != first.losses_at for run in others):
+    if count and any(run.losses_at != first.losses_at for run in others):
         count = min(count, *(_drifted(first, run) for run in others))
     return tuple(run.until(count) for run in (first, *others))
 

@@ -79,10 +79,12 @@ def wave_count(effects: Collection[Effect]) -> int:
 
     >>> wave_count({Effect.EXACT}), wave_count({Effect.ROUNDING, Effect.DISTRIBUTION})
     (1, 4)
+    >>> wave_count({Effect.DISTRIBUTION}), wave_count({Effect.EXACT, Effect.DISTRIBUTION})
+    (3, 4)
     """
     asked = set(effects) - {Effect.EXACT}
     count = 1 if not asked else 2 + bool(asked - {Effect.ROUNDING}) + (Effect.PRECISION in asked)
-    if Effect.DISTRIBUTION in asked and asked != {Effect.DISTRIBUTION}:
+    if Effect.DISTRIBUTION in asked and set(effects) != {Effect.DISTRIBUTION}:
         count += 1
     return count
 

@@ -272,7 +272,7 @@ class MoveRecorder:
     def begin(self, step: int) -> None:
         """Keep the gradients of a step."""
         parameters = parameters_of(self._live)
-        self._before = [p.detach().clone() for p in parameters]
+        self._before = [(p, p.detach().clone()) for p in parameters]
         gradients = [p.grad if p.grad is not None else p.detach() * 0 for p in parameters]
         self.sizes = self._write(f"gradients{step}", gradients)
 
@@ -284,7 +284,7 @@ class MoveRecorder:
 
     def keep_averages(self) -> None:
         """Keep what follows the training, after the last of the taught steps."""
-        self._after_forced = [p.detach().clone() for p in parameters_of(self._live)]
+        self._after_forced = [(p, p.detach().clone()) for p in parameters_of(self._live)]
         moved = self.followers.moved()
         shapes = [str(tuple(tensor.shape)) for tensor in moved]
         self.averages = (shapes, self._write("averages", moved))
@@ -294,9 +294,9 @@ class MoveRecorder:
         if self._after_forced:
             self._write("tail", self._since(self._after_forced))
 
-    def _since(self, before: list[Any]) -> list[Any]:
-        parameters = parameters_of(self._live)
-        return [p.detach() - b for p, b in zip(parameters, before, strict=False)]
+    def _since(self, before: list[tuple[Any, Any]]) -> list[Any]:
+        """Return how far parameters have moved; others may have joined them since."""
+        return [parameter.detach() - then for parameter, then in before]
 
     def _write(self, name: str, tensors: list[Any]) -> list[int]:
         """Write tensors as one file of float32, large ones thinned out; return their lengths."""

@@ -6,7 +6,10 @@ pinned (os.urandom, the time of day, generators in C++) is found by the first ga
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def pin_python(seed: int) -> None:
@@ -18,7 +21,7 @@ def pin_python(seed: int) -> None:
     def pinned(a: Any = None, version: int = 2) -> None:
         reseed(seed if a is None else a, version)
 
-    random.seed = pinned
+    random.seed = _named(pinned, "random")
     reseed(seed)
 
 
@@ -29,16 +32,16 @@ def pin_numpy(seed: int) -> None:
     import numpy
 
     np: Any = numpy
-    reseed = np.random.seed
+    reseed, ours = np.random.seed, seed
 
-    def pinned(own: Any = None) -> None:
-        reseed(seed if own is None else own)
+    def pinned(seed: Any = None) -> None:
+        reseed(ours if seed is None else seed)
 
     # Generators of every kind, such as those of a library that searches hyperparameters, take
     # their entropy from here.
     np.random.bit_generator.randbits = random.Random(seed).getrandbits
-    np.random.seed = pinned
-    reseed(seed)
+    np.random.seed = _named(pinned, "numpy.random")
+    reseed(ours)
 
 
 def pin_torch(seed: int) -> None:
@@ -52,5 +55,11 @@ def pin_torch(seed: int) -> None:
         reseed(seed)
         return seed
 
-    torch.seed = torch.random.seed = pinned
+    torch.seed = torch.random.seed = _named(pinned, "torch.random")
     pinned()
+
+
+def _named(pinned: Callable[..., Any], module: str) -> Callable[..., Any]:
+    """Give a function the name under which the script finds it, so that it can be pickled."""
+    pinned.__module__, pinned.__name__, pinned.__qualname__ = module, "seed", "seed"
+    return pinned

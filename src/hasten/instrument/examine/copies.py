@@ -70,12 +70,13 @@ class Copies:
         self._pinner: Path | None = None
         self._pinner_before: processes.CpuTurn | None = None
         self._undos: list[Callable[[], None]] = []
+        self._strided: Any = None
 
     def begin(self) -> None:
         """Intercept the calls that copy and pin, if there is a device to copy to."""
         import torch
 
-        self._began_s = time.monotonic()
+        self._began_s, self._strided = time.monotonic(), torch.strided
         if hasattr(torch, "accelerator") and torch.accelerator.is_available():
             self._undos = [self._watch.live.on_transfer(self._moved), self._stand_at_pinning()]
 
@@ -85,10 +86,10 @@ class Copies:
         start = time.perf_counter()
         moved = original(tensor, *args, **kwargs)
         taken_s = time.perf_counter() - start
-        if moved.is_cpu:
+        if moved.is_cpu or tensor.layout is not self._strided:
             return moved
         self._copy_count += 1
-        waits = not (kwargs.get("non_blocking") or True in args)
+        waits = not (kwargs.get("non_blocking") or any(arg is True for arg in args))
         if not tensor.is_pinned():
             self._kinds["pageable"].add(self._step_count, taken_s, tensor.nbytes)
         elif waits:

@@ -61,6 +61,8 @@ def install(scratch: str) -> None:
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     opened = _named(functools.partial(_open, shadow))
     builtins.open = io.open = opened
+    if "bz2" in sys.modules:  # it keeps the function under a name of its own
+        sys.modules["bz2"]._builtin_open = opened  # type: ignore[attr-defined]
     for name, replacement in _replacements(shadow):
         _replace(name, _named(replacement))
     for name in ("lstat", "scandir"):  # pathlib's globbing keeps them from its import (3.13)
@@ -299,7 +301,10 @@ def _link(shadow: MergedView, src: Any, dst: Any, **kwargs: Any) -> None:
     real.link(shadow.editing(flat), _new(shadow, target) if target else dst)
 
 
-def _symlink(shadow: MergedView, src: Any, dst: Any, *_: Any, dir_fd: int | None = None) -> None:
+def _symlink(
+    shadow: MergedView, src: Any, dst: Any, target_is_directory: bool = False, *,
+    dir_fd: int | None = None,
+) -> None:  # fmt: skip
     text = shadow.absolute(dst, dir_fd)
     real.symlink(src, _new(shadow, text) if text else dst, dir_fd=None if text else dir_fd)
     shadow.forget()
