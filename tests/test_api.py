@@ -95,6 +95,12 @@ def test_names_may_come_from_anything_that_is_walked_through_once(project) -> No
     assert found.assumed == {"dataset-unchanged"}
 
 
+def test_a_lever_that_is_set_to_false_is_skipped(project) -> None:
+    found = options(settings={"sdpa": False, "intra_op_threads": 1}, skip=["autocast"])
+    assert found.skip == {"autocast", "sdpa"}
+    assert found.applied.settings == (("intra_op_threads", 1),)
+
+
 def test_a_scale_of_numerics_is_given_by_its_word(project) -> None:
     with pytest.raises(ValueError, match="rigorous"):
         hasten.tune("train.py", numerics="rigorous")

@@ -405,7 +405,7 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["profile", "gone.py"], "Cannot find the script gone.py."),
         (["run", "train.py"], "There is no plan: hasten.toml is not in this folder."),
         (["run", "--plan", "gone.toml", "train.py"], "There is no plan at gone.toml."),
-        (["report"], "Nothing was tuned yet."),
+        (["report"], "No tuning is kept for hasten.toml."),
         (["tune", "--budget", "0", "train.py"], "--budget must be above 0: 0."),
         (["tune", "--train-time", "0h", "train.py"], "--train-time must be above 0: 0h."),
         (
@@ -469,7 +469,7 @@ def test_what_python_runs_is_run(session):
     py_compile.compile("train.py", "train.pyc")
     for name in ("pack", "pack.pyz", "train.pyc"):
         for verb in ("tune", "profile", "run"):
-            done = hasten_with(verb, *(["--force"] if verb == "run" else []), name)
+            done = hasten_with(verb, *(["--force"] if verb != "profile" else []), name)
             assert done.exit_code == 0, done.stderr
             assert workload(session).argv == (name,)
 
@@ -587,7 +587,6 @@ def test_tune_leaves_plan_report_record_and_document(session, project):
     assert again.exit_code == 0, again.output
     assert again.stdout == done.stdout
     assert Path("again.json").read_text() == Path("out.json").read_text()
-    assert hasten_with("report").stdout == done.stdout
 
 
 def test_two_plans_in_a_folder_have_a_report_each(session):
@@ -605,7 +604,7 @@ def test_a_report_without_a_plan_is_that_of_this_folder_as_the_help_says(session
     newer = hasten_with("tune", "--plan", "new/hasten.toml", "train.py").stdout
     assert hasten_with("report").stdout == own != newer
     page = " ".join(hasten_with("report", "--help").stdout.split())
-    assert "without it, hasten.toml in this folder, or, where that was never tuned" in page
+    assert "The plan file of a tuning; hasten.toml by default." in page
 
 
 def test_the_report_is_also_an_html_page(session):

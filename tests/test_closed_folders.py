@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from hasten.cli import app
 from hasten.errors import UsageError
+from hasten.records import Entry, Workload
 from hasten.report import archive, files, plan_file
 from hasten.workload import read_workload
 
@@ -52,8 +53,9 @@ def test_a_plan_in_it_is_none_of_ours(closed, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(io, "open", refuse)
+    workload = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd=str(closed), python="python3")
     with pytest.raises(UsageError, match="is not a plan of hasten"):
-        plan_file.guard_plan(closed / "hasten.toml")
+        plan_file.guard_plan(closed / "hasten.toml", workload)
 
 
 def test_a_plan_in_it_cannot_be_run(closed):
@@ -65,5 +67,5 @@ def test_a_plan_in_it_cannot_be_run(closed):
 
 
 def test_a_cache_in_it_keeps_nothing(closed):
-    with pytest.raises(UsageError, match="Nothing was tuned yet"):
-        archive.recall(None, Path("hasten.toml"))
+    with pytest.raises(UsageError, match="No tuning is kept"):
+        archive.recall(Path("hasten.toml"))

@@ -6,7 +6,7 @@
     tuning = hasten.tune("train.py --epochs 3", budget_s=300.0)
     plan = hasten.load_plan("hasten.toml")
 
-Nothing is printed, and no file is written: `Tuning.plan` is the result.
+Nothing is printed, and no plan or report is written: `Tuning.plan` is the result.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def tune(
         train_time_s: seconds that the training will take; None if unknown.
         only: levers to try; all where there are none.
         skip: levers not to try.
-        settings: levers set by hand, by name.
+        settings: levers set by hand, by name; one that is False is skipped.
         assume: what cannot be proved and is granted, by name.
         startup_timeout_s: seconds to wait for the first training step.
         sandbox: refuse to start where the kernel cannot keep a trial from the files.
@@ -153,15 +153,11 @@ def options(
     """
     from hasten import session
 
-    if sys.platform != "linux":
-        raise UsageError(
-            f"hasten works on Linux, and this is {sys.platform}.",
-            remedy="Use a Linux machine, a container on it, or WSL.",
-        )
-
+    check_system()
     only, skip, assume = frozenset(only), frozenset(skip), frozenset(assume)
     settings = settings or {}
     check_names([*sorted(only), *sorted(skip), *settings])
+    skip |= {name for name, setting in settings.items() if setting is False}
     applied = Plan()
     for name, setting in settings.items():
         applied = applied.with_lever(name, setting)
@@ -180,6 +176,19 @@ def options(
         unprotected=not sandbox,
         assumed=assume,
     )
+
+
+def check_system() -> None:
+    """Refuse systems other than Linux.
+
+    Raises:
+        UsageError: this is one.
+    """
+    if sys.platform != "linux":
+        raise UsageError(
+            f"hasten works on Linux, and this is {sys.platform}.",
+            remedy="Use a Linux machine, a container on it, or WSL.",
+        )
 
 
 def _workload(command: str | Sequence[str], python: str) -> Workload:

@@ -1,5 +1,4 @@
 import json
-import os
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -20,9 +19,8 @@ def cache(tmp_path, monkeypatch):
 def test_a_tuning_comes_back_as_it_was(request, tmp_path, kind):
     tuning = request.getfixturevalue(kind)
     place = archive.remember(tuning, tmp_path / "hasten.toml")
-    assert archive.recall(None, tmp_path / "hasten.toml") == (tuning, tmp_path / "hasten.toml")
-    assert archive.recall(place, tmp_path / "x") == (tuning, tmp_path / "hasten.toml")
-    assert archive.recall(tmp_path / "hasten.toml", tmp_path / "x")[0] == tuning
+    assert archive.recall(tmp_path / "hasten.toml") == (tuning, tmp_path / "hasten.toml")
+    assert archive.recall(place) == (tuning, tmp_path / "hasten.toml")
 
 
 def test_odd_mappings_and_infinities_come_back(tmp_path, tuning):
@@ -35,48 +33,29 @@ def test_odd_mappings_and_infinities_come_back(tmp_path, tuning):
         proof=replace(tuning.proof, gates=gates, **losses),
     )
     archive.remember(odd, tmp_path / "p")
-    read, _ = archive.recall(tmp_path / "p", tmp_path / "p")
+    read, _ = archive.recall(tmp_path / "p")
     assert read.proof == odd.proof
     assert read.baseline.phase_s == dict(phase_s)
 
 
-def test_the_newest_is_shown_where_nothing_was_tuned(tmp_path, tuning, nothing):
-    old = archive.remember(tuning, tmp_path / "a" / "hasten.toml")
-    archive.remember(nothing, tmp_path / "b" / "hasten.toml")
-    os.utime(old, (1, 1))
-    read, path = archive.recall(None, tmp_path / "c" / "hasten.toml")
-    assert read == nothing
-    assert path == tmp_path / "b" / "hasten.toml"
-
-
-def test_the_plan_of_this_folder_is_shown_before_a_newer_one(tmp_path, tuning, nothing):
-    own = archive.remember(tuning, tmp_path / "hasten.toml")
-    archive.remember(nothing, tmp_path / "b" / "hasten.toml")
-    os.utime(own, (1, 1))
-    assert archive.recall(None, tmp_path / "hasten.toml")[0] == tuning
-
-
-def test_nothing_tuned_yet_is_a_sentence(tmp_path):
-    with pytest.raises(UsageError, match="Nothing was tuned yet"):
-        archive.recall(None, tmp_path / "hasten.toml")
-
-
-def test_a_plan_that_nobody_remembers_is_a_sentence(tmp_path):
-    with pytest.raises(UsageError, match="No tuning is kept"):
-        archive.recall(tmp_path / "hasten.toml", tmp_path / "x")
+def test_the_tuning_of_another_folder_is_not_shown(tmp_path, tuning):
+    archive.remember(tuning, tmp_path / "a" / "hasten.toml")
+    with pytest.raises(UsageError, match=r"No tuning is kept for .*hasten\.toml") as caught:
+        archive.recall(tmp_path / "c" / "hasten.toml")
+    assert "name the plan file" in caught.value.remedy
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"tuning": {"machine": 3}}', '{"tuning": 1}'])
 def test_a_broken_record_is_a_sentence(tmp_path, content):
     (tmp_path / "x.json").write_text(content)
     with pytest.raises(UsageError, match="holds no tuning"):
-        archive.recall(tmp_path / "x.json", tmp_path / "x")
+        archive.recall(tmp_path / "x.json")
 
 
 def test_the_traits_of_a_script_come_back(tmp_path, tuning):
     traits = replace(fed(draws=True), torch="2.9.0", openmp_variables=("OMP_PLACES",))
     archive.remember(replace(tuning, traits=traits), tmp_path / "p")
-    assert archive.recall(tmp_path / "p", tmp_path / "p")[0].traits == traits
+    assert archive.recall(tmp_path / "p")[0].traits == traits
 
 
 def test_a_tuning_of_a_release_with_other_traits_is_a_sentence(tmp_path, tuning):
@@ -85,7 +64,7 @@ def test_a_tuning_of_a_release_with_other_traits_is_a_sentence(tmp_path, tuning)
     content["tuning"]["traits"] = {"threads": 2, "loader.workers": 0}
     place.write_text(json.dumps(content))
     with pytest.raises(UsageError, match="holds no tuning") as caught:
-        archive.recall(tmp_path / "p", tmp_path / "p")
+        archive.recall(tmp_path / "p")
     assert caught.value.remedy == "Run `hasten tune` again."
 
 
@@ -101,7 +80,7 @@ def test_without_a_home_it_is_said_where_a_tuning_could_be_kept(monkeypatch, tmp
 
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(archive.Path, "home", homeless)
-    for ask, what in ((archive.remember, tuning), (archive.recall, None)):
+    for ask, given in ((archive.remember, (tuning,)), (archive.recall, ())):
         with pytest.raises(UsageError, match="no home folder") as caught:
-            ask(what, tmp_path / "hasten.toml")
+            ask(*given, tmp_path / "hasten.toml")
         assert "XDG_CACHE_HOME" in caught.value.remedy

@@ -71,14 +71,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_plan_is_data_and_is_refused_in_one_sentence(path, kind):
+def test_a_plan_is_data_and_is_refused_in_one_sentence(path, kind, workload):
     content, message = BROKEN[kind]
     path.write_text(content)
     with pytest.raises(PlanError, match=message) as refused:
         plan_file.read_plan(path)
     assert len(str(refused.value)) < 500
     with pytest.raises(UsageError):
-        plan_file.guard_plan(path)
+        plan_file.guard_plan(path, workload)
 
 
 def test_what_a_plan_says_forges_no_line_of_ours(path, here):
@@ -360,22 +360,34 @@ def test_an_empty_plan_is_never_refused(saved, machine, workload):
 
 
 @pytest.mark.parametrize("content", ["[project]\nname = 'x'\n", "not toml", b"\xff"])
-def test_a_foreign_file_is_never_written_over(path, content):
+def test_a_foreign_file_is_never_written_over(path, content, workload):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UsageError, match="is not a plan of hasten"):
-        plan_file.guard_plan(path)
+        plan_file.guard_plan(path, workload)
 
 
-def test_a_pipe_is_never_written_over(path):
+def test_a_pipe_is_never_written_over(path, workload):
     os.mkfifo(path)
     with pytest.raises(UsageError, match="is not a plan of hasten"):
-        plan_file.guard_plan(path)
+        plan_file.guard_plan(path, workload)
 
 
-def test_our_own_plan_may_be_written_over(path, saved):
-    plan_file.guard_plan(path)
-    plan_file.guard_plan(Path("/nonexistent/hasten.toml"))
+def test_our_own_plan_may_be_written_over(path, saved, workload):
+    plan_file.guard_plan(path, workload)
+    plan_file.guard_plan(Path("/nonexistent/hasten.toml"), workload)
+    plan_file.guard_plan(path, replace(workload, argv=("train.py", "--other", "argument")))
     assert saved.plan
+
+
+def test_the_plan_of_another_script_is_not_written_over(path, tuning, workload):
+    plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
+    other = replace(workload, argv=("other.py",))
+    with pytest.raises(UsageError, match=r"is the plan of another script: train\.py") as caught:
+        plan_file.guard_plan(path, other)
+    assert "--force" in caught.value.remedy
+    empty = replace(tuning, plan=Plan())
+    plan_file.write_plan(path, empty, snippets={}, today=TODAY)
+    plan_file.guard_plan(path, other)  # nothing is lost
 
 
 ENVELOPE = LossEnvelope(

@@ -23,7 +23,7 @@ from hasten.records import (
     Traits,
 )
 from hasten.report import plan_file
-from hasten.report.evidence_table import State, state_of
+from hasten.report.plan_state import State, state_of
 
 TODAY = datetime.date(2026, 1, 2)
 
@@ -144,8 +144,9 @@ def test_what_was_lost_for_want_of_evidence_does_not_replace_a_confirmed_plan(pa
     lost = replace(tuning.levers[0], outcome=Outcome.DROPPED, reason=reason)
     nothing = replace(tuning, plan=Plan(), speedup=None, levers=(lost,))
     undecided = reason in ("launches-differ", "not-raced-again", "unproved")
+    untried = reason in ("no-time", "excluded")
     write(path, tuning)
-    assert (plan_file.place_for(path, nothing) != path) is undecided
+    assert (plan_file.place_for(path, nothing) != path) is (undecided or untried)
     assert (state_of(nothing) is State.UNPROVED) is undecided
     assert plan_file.place_for(path, replace(tuning, levers=(lost,))) == path
 
@@ -157,10 +158,10 @@ def test_a_file_of_somebody_s_stays_where_it_is(path, tuning, text):
     assert plan_file.place_for(path, tuning) == path
 
 
-def test_a_plan_by_hand_is_called_one_and_told_how_to_write_over_it(path):
+def test_a_plan_by_hand_is_called_one_and_told_how_to_write_over_it(path, workload):
     path.write_text("schema = 1\n[plan]\nintra_op_threads = 2\n")
     with pytest.raises(UsageError, match="written or edited by hand") as caught:
-        plan_file.guard_plan(path)
+        plan_file.guard_plan(path, workload)
     assert "--force" in caught.value.remedy
 
 

@@ -105,6 +105,18 @@ def test_what_leads_is_weighed_by_the_races_that_it_won():
     assert told(paper) == ["[    0 s] leading: a=1, intra_op_threads=2, about 1.26x"]
 
 
+def test_a_race_without_a_lever_does_not_change_what_the_whole_plan_gains():
+    paper = console()
+    view = View(paper, style=Style.PLAIN, clock=Clock())
+    both = THREADS.with_lever("a", 1)
+    double = Interval(low_ratio=1.9, mid_ratio=2.0, high_ratio=2.1)
+    view.race_ends(raced(Plan(), both, double))
+    view.race_ends(raced(THREADS, both, Interval(low_ratio=1.2, mid_ratio=1.25, high_ratio=1.3)))
+    view.leads(both)
+    view.leads(THREADS)
+    assert [line.rpartition("about ")[2] for line in told(paper)] == ["2.00x", "1.60x"]
+
+
 def test_a_race_that_failed_says_why():
     paper = console()
     view = View(paper, style=Style.PLAIN, clock=Clock())

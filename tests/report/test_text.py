@@ -18,13 +18,16 @@ from hasten.records import (
     Outcome,
     Passes,
     Phase,
+    Plan,
     Proof,
     Reason,
     Workload,
 )  # fmt: skip
 from hasten.report import html, text
 from hasten.report.bars import Gauge, Stack
+from hasten.report.evidence_table import evidence_table
 from hasten.report.steps import bottleneck
+from hasten.report.summary import render_summary
 from hasten.report.wording import command_line
 
 
@@ -60,16 +63,14 @@ def test_a_profile_says_what_was_measured(profile, machine, profiled):
     page = shown(text.render_profile(profiled(profile, machine, ("No seed is set.",))))
     for words in (
         "34.1 ms", "33.2 ms to 36 ms", "64 steps", "samples/s", "1.2 of 2 cores", "812.0 MiB",
-        "16095 per step", "12% of the matrix-product peak", "adds 0.4% to a step",
+        "16095 per step", "adds 0.4% to a step",
         "evaluation 4 ms", "No seed is set.", "43% of the step is spent waiting for its data.",
     ):  # fmt: skip
         assert words in page, words
 
 
 def test_what_is_unknown_is_left_out(profile, machine, profiled):
-    bare = replace(
-        profile, peak_rss_bytes=None, faults_count=None, cores_ratio=None, flops=None, own_cost=None
-    )
+    bare = replace(profile, peak_rss_bytes=None, faults_count=None, cores_ratio=None, own_cost=None)
     page = shown(text.render_profile(profiled(bare, machine)))
     for words in ("memory", "page faults", "cores busy", "arithmetic", "own cost", "None"):
         assert words not in page, words
@@ -107,7 +108,7 @@ def test_the_answer_comes_first_and_the_command_last(tuning, plan_path, lines):
         "1.38x to 1.49x", "mean-based", "1.41x", "rounding", "gather_batches=True  kept",
         "1.35x (1.31x to 1.40x)  exact", "failed", "No C compiler is installed.",
         "It needs --numerics precision.", "passed  same batches: 32 batches", "open    weights",
-        "Smallest detectable change at this budget: 3.6%", "4m 23s and 14 launches",
+        "Smallest detectable change: 3.6%", "4m 23s and 14 launches",
         "The script sets no seed", "Set OMP_NUM_THREADS=2.",
     ):  # fmt: skip
         assert words in page, words
@@ -117,10 +118,10 @@ def test_the_smallest_detectable_change_is_what_the_fresh_launches_resolved(tuni
     ends = Interval(low_ratio=1.41, mid_ratio=1.43, high_ratio=1.45)
     fine = replace(tuning.noise, resolution_ratio=0.005)
     for speedup, noise, told in (
-        (tuning.speedup, fine, "budget: 3.6%; a longer --budget sees smaller ones."),
-        (ends, tuning.noise, "budget: 2%."),
-        (None, tuning.noise, "budget: 3%; a longer"),
-        (None, fine, "budget: 2%."),
+        (tuning.speedup, fine, "change: 3.6%."),
+        (ends, tuning.noise, "change: 2%."),
+        (None, tuning.noise, "change: 3%."),
+        (None, fine, "change: 2%."),
     ):
         seen = replace(tuning, speedup=speedup, noise=noise)
         assert any(told in line for line in text.trust(seen)), told
@@ -132,7 +133,7 @@ def test_a_search_that_ends_with_what_was_set_by_hand_has_no_plan_to_confirm(tun
     stopped = replace(tuning, speedup=None, **{ends: True})
     assert text.headline(stopped).startswith("The search ended before its best plan")
     rows = tuple(row for row in tuning.levers if row.outcome is not Outcome.KEPT)
-    told = text.headline(replace(stopped, levers=rows))
+    told = text.headline(replace(stopped, levers=rows, applied=tuning.plan))
     assert told.startswith(f"Nothing beyond what you set ({tuning.plan})")
 
 
@@ -220,7 +221,9 @@ def test_no_claim_without_proof(tuning):
 def applied(tuning):
     """A whole search that found nothing to add to what the user set by hand."""
     rows = tuple(row for row in tuning.levers if row.outcome is not Outcome.KEPT)
-    return replace(tuning, tuned=None, speedup=None, means_ratio=None, levers=rows)
+    return replace(
+        tuning, tuned=None, speedup=None, means_ratio=None, levers=rows, applied=tuning.plan
+    )
 
 
 def test_what_was_applied_alone_is_not_told_as_a_search_without_an_end(applied, plan_path):
@@ -249,6 +252,25 @@ def test_nothing_beside_what_was_applied_is_said_with_what_was_not_tried(applied
     said = text.headline(replace(applied, levers=levers))
     assert said.startswith("Nothing beyond what you set (gather_batches=True")
     assert said.endswith("was proved to make this script faster in this time.")
+
+
+def test_a_plan_that_was_not_confirmed_is_not_told_as_set_by_hand(applied):
+    assert "what you set" not in text.headline(replace(applied, applied=Plan()))
+
+
+def test_a_figure_says_that_it_compares_with_what_was_set_by_hand(tuning, plan_path):
+    by_hand = Plan().with_lever("intra_op_threads", 2)
+    said = "Compared with the script under what you set by hand: intra_op_threads=2."
+    assert said in text.beneath(replace(tuning, applied=by_hand))
+    page = shown(render_summary(replace(tuning, applied=by_hand), plan_path=plan_path))
+    assert said in " ".join(page.split())
+    assert not any("by hand" in line for line in text.beneath(tuning))
+
+
+def test_levers_that_were_left_out_are_no_levers_that_do_not_help(nothing):
+    row = replace(nothing.levers[0], reason=Reason.EXCLUDED)
+    said = text.headline(replace(nothing, levers=(row, *nothing.levers[1:])))
+    assert said == "Nothing here makes this script faster; some levers were left out."
 
 
 def test_what_was_applied_and_fails_its_gates_is_not_to_be_used(applied):
@@ -376,6 +398,10 @@ def test_a_gain_of_later_passes_is_not_the_headline(tuning) -> None:
     assert "That is from the second pass over the data on" in said
     assert "The first pass of 30 steps, in which samples are kept: 0.57x" in said
     assert "All 10 passes: 1.94x, 95% interval 1.80x to 2.10x; --train-time sets" in said
+    told = dict(evidence_table(seen))
+    assert dict(told["whole"]) == {"low": 1.8, "mid": 1.94, "high": 2.1}
+    assert told["speedup"]["mid"] == round(tuning.speedup.mid_ratio, 4)
+    assert "whole" not in evidence_table(tuning)
 
 
 def test_every_form_says_what_was_granted(tuning, profile, machine, profiled, plan_path):

@@ -34,7 +34,7 @@ from hasten.records import (
     Workload,
 )
 from hasten.report.events import Events
-from hasten.report.evidence_table import State, state_of
+from hasten.report.plan_state import State, state_of
 from hasten.session import Options, settlement, setup, tuning_session, watching
 from hasten.session.examine import examine
 from hasten.session.measured_costs import costs_of
@@ -279,6 +279,17 @@ def test_slow_steps_are_watched_for_a_cycle_and_probed_where_they_wait(
         assert child.step_count - before == look_count
         costs = costs_of(runner, seen, LAPTOP, baseline=NOTHING, candidate=NOTHING)
         assert costs.cycle_count == (1 if fetch_s < 1 else 2 * worker_count)
+
+
+def test_how_long_a_step_takes_is_that_of_the_script_as_it_is(monkeypatch) -> None:
+    plant(monkeypatch, LEVERS)
+    script = FakeScript(cost=lambda plan: 0.1 if plan.settings else 0.3)
+    with TrialRunner(
+        WORKLOAD, isolation=Isolation.NONE, patience_s=60.0, make_trial=script.trial
+    ) as runner:
+        seen = observe(runner, NOTHING)
+        assert observe(runner, BRISK).step_s < seen.step_s / 2
+        assert runner.pace.step_s == pytest.approx(seen.step_s, rel=0.2)
 
 
 def hangs_from(tuned, moment_s):
@@ -794,6 +805,50 @@ def test_after_a_first_answer_a_short_training_is_not_searched_for(tuned) -> Non
     seen = tuned(training_s=400.0, **MANY)
     assert seen.tuning.speedup.is_gain
     assert tuned.script.spent_s <= 80.0
+    assert not any(ENDED in note for note in seen.tuning.notes)  # 220 seconds of it are left
+    assert any("cost more than it saves in 6m 40s" in note for note in seen.tuning.notes)
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_what_the_second_part_found_out_is_told_beside_the_first_answer(tuned) -> None:
+    gains = {**dict.fromkeys(LEVERS, 1.0), "brisk": 1.3}
+    hears = Hears(tuned)
+    seen = tuned(watcher=hears, gains=gains, training_s=24 * 3600.0, **MANY).tuning
+    assert hears.said_first()
+    assert seen.plan == BRISK
+    raced = {name for race in seen.races for name in race.baseline.differing(race.candidate)}
+    rows = {row.lever: row for row in seen.levers}
+    assert len(raced) > 1
+    assert all(rows[name].outcome != "skipped" for name in raced)
+    assert not any(ENDED in note for note in seen.notes)
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_a_second_answer_that_is_hardly_faster_does_not_replace_the_first(
+    tuned, monkeypatch
+) -> None:
+    stock, confirmed = Races.confirm, []
+
+    def confirm(self, plan, *, until_s):
+        seen = stock(self, plan, until_s=until_s)
+        confirmed.append((plan, seen))
+        if len(confirmed) == 1:
+            return seen
+        first = confirmed[0][1]
+        low, mid, high = (1.01 * ratio for ratio in (
+            first.speedup.low_ratio, first.speedup.mid_ratio, first.speedup.high_ratio,
+        ))  # fmt: skip
+        speedup = Interval(low_ratio=low, mid_ratio=mid, high_ratio=high)
+        return replace(seen, speedup=speedup)
+
+    monkeypatch.setattr(Races, "confirm", confirm)
+    seen = tuned(training_s=24 * 3600.0, **MANY).tuning
+    (first, _), (second, _) = confirmed
+    assert seen.plan == first != second
+    for row in seen.levers:
+        if row.lever in first.differing(second):
+            assert row.outcome == "dropped"
+            assert "no plan with it was confirmed to be faster" in row.why
 
 
 @pytest.mark.usefixtures("one_by_one")

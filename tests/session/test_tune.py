@@ -39,7 +39,7 @@ if __name__ == "__main__":
 """
 KEYS = {
     "schema", "machine", "workload", "baseline", "findings", "plan", "speedup", "levers", "maths",
-    "cost", "assumed", "passes",
+    "cost", "assumed", "passes", "state", "applied", "notes",
 }  # fmt: skip
 OWN = {"hasten.toml", "hasten-report.txt", "out.json"}
 QUICK = ("tune", "--progress", "plain", "--budget", "70s", "--only", "loader_workers")

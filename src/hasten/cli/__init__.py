@@ -112,10 +112,11 @@ def doctor(*, json: Json = None, python: Interpreter = sys.executable) -> None:
 
     It also says what is wrong with it and how to fix that.
     """
-    from hasten import session
+    from hasten import api, session
     from hasten.report import doctor as doctor_page
     from hasten.report import document
 
+    api.check_system()
     check_outputs(json)
     machine = session.doctor(interpreter(python))
     print_page(doctor_page.render(machine))
@@ -191,23 +192,21 @@ def tune(
 
     path = plan or PLAN
     check_outputs(json, html, path)
-    if not force:
-        plan_file.guard_plan(path)
     options = _options(
         budget=budget, numerics=numerics, training=training, lever=on_device(lever, device),
         assume=assume, only=only, skip=skip, patience=patience,
         unprotected=unprotected,
     )  # fmt: skip
     workload = read_workload(script, python=python)
+    if not force:
+        plan_file.guard_plan(path, workload)
     with telling(events, "tune", workload) as told:
         with view(quiet=quiet, progress=progress, budget_s=options.budget_s) as screen:
             tuning = session.tune(workload, options, CombinedWatcher(told, screen))
         written = leave(tuning, path, json, html, aside=on_stdout(events))
         told.result(document.tuning_document(tuning), written)
     if path not in written:
-        say(
-            f"{path} stays as it is: what this search has found is not confirmed. See {written[0]}."
-        )
+        say(f"{path} stays as it is: this search has confirmed nothing. See {written[0]}.")
     if not quiet:
         say(f"Wrote {', '.join(str(p) for p in written)}.")
     if tuning.interrupted:

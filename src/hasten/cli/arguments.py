@@ -153,15 +153,15 @@ LeverOption = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=SETTING",
-        help="Set a lever by hand; false leaves it out. Repeatable.",
+        help="Set a lever by hand; false: leave it alone. Repeatable.",
     ),
 ]
 DeviceOption = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Train on this device: cpu for a script that asks for a GPU which is not here, cuda "
-        "or another accelerator for one written for the CPU.",
+        help="Train on this device: cpu for a script that asks for a GPU that this machine lacks, "
+        "cuda or another accelerator for one written for the CPU.",
     ),
 ]
 Only = Annotated[

@@ -27,14 +27,13 @@ PLAN = Path("hasten.toml")
 
 def report(
     path: Annotated[
-        Path | None,
+        Path,
         typer.Argument(
             metavar="[PLAN]",
+            help="The plan file of a tuning; hasten.toml by default.",
             show_default=False,
-            help="The plan file of a tuning; without it, hasten.toml in this folder, or, where "
-            "that was never tuned, the latest tuning.",
         ),
-    ] = None,
+    ] = PLAN,
     *,
     full: Annotated[
         bool, typer.Option("--full", help="Print everything, not the summary.")
@@ -50,10 +49,10 @@ def report(
 
     if edits:
         _refuse_beside_edits(json=json, html=html)
-        _print_edits(*archive.recall(path, PLAN))
+        _print_edits(*archive.recall(path))
         return
     check_outputs(json, html)
-    tuning, plan_path = archive.recall(path, PLAN)
+    tuning, plan_path = archive.recall(path)
     print_page(_page(tuning, plan_path, full=full))
     _write_forms(tuning, plan_path, json=json, html=html)
 

@@ -102,6 +102,7 @@ class Reason(StrEnum):
     LAUNCHES_DIFFER: they were faster, but by no more than launches of the script may differ by.
     STARTS_LATE, FIRST_PASS: its start or its first pass costs more than the training gains.
     UNTRIED, UNTRIED_ALONE: it was not tried, or only together with others.
+    NO_TIME, EXCLUDED: the budget had no room for its race, or the user or busy CPUs ruled it out.
     """
 
     FAILED_GATE = "failed-gate"
@@ -114,6 +115,8 @@ class Reason(StrEnum):
     FIRST_PASS = "first-pass"
     UNTRIED = "untried"
     UNTRIED_ALONE = "untried-alone"
+    NO_TIME = "no-time"
+    EXCLUDED = "excluded"
 
 
 class Entry(StrEnum):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hasten.records.enums import Reason
 from hasten.records.measurements import LEAST_RATIO
+from hasten.records.plan import Plan
 from hasten.records.traits import Traits
 
 if TYPE_CHECKING:
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
     from hasten.records.loss_envelope import LossEnvelope
     from hasten.records.machine import Machine
     from hasten.records.measurements import Comparison, Interval, Noise, Profile
-    from hasten.records.plan import Plan, Workload
+    from hasten.records.plan import Workload
 
 _WITHOUT_EVIDENCE = (Reason.LAUNCHES_DIFFER, Reason.NOT_RACED_AGAIN, Reason.UNPROVED)
+_ANOTHER_TIME = (Reason.NO_TIME, Reason.EXCLUDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,8 @@ class Tuning:
         traits: what the child saw of the script, as levers read it.
         assumed: what the user granted by `--assume`, by name.
         passes: the gain of the first pass and of all, where `speedup` is of later ones only.
+        applied: levers that the user set by hand: part of the plan, and of what it is compared
+            with.
     """
 
     machine: Machine
@@ -151,6 +155,7 @@ class Tuning:
     traits: Traits = field(default_factory=Traits)
     assumed: tuple[str, ...] = ()
     passes: Passes | None = None
+    applied: Plan = field(default_factory=Plan)
 
     @property
     def detectable_ratio(self) -> float | None:
@@ -167,6 +172,11 @@ class Tuning:
     def unfinished(self) -> bool:
         """Whether it ended before its answer was confirmed."""
         return self.interrupted or self.out_of_time
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether there are levers that a search with more time or freedom would have tried."""
+        return any(row.reason in _ANOTHER_TIME for row in self.levers)
 
     @property
     def undecided(self) -> bool:

@@ -53,44 +53,29 @@ def remember(tuning: Tuning, plan_path: Path) -> Path:
     return place
 
 
-def recall(path: Path | None, default: Path) -> tuple[Tuning, Path]:
+def recall(path: Path) -> tuple[Tuning, Path]:
     """Return a kept tuning and the path of its plan file.
 
     Args:
-        path: a plan file, or a kept tuning itself; None means `default`, or, if that was
-            never tuned, the newest tuning of all.
-        default: the plan file of the working folder.
+        path: the plan file, or a kept tuning itself.
 
     Raises:
         UsageError: there is none, or it cannot be read.
     """
-    if path is not None:
-        place = _place(path)
-        return _read(place if os.path.exists(place) else path)
-    place = _place(default)
-    if os.path.exists(place):
-        return _read(place)
-    try:
-        kept = sorted(folder().glob("*.json"), key=lambda p: p.stat().st_mtime)
-    except OSError:  # no permission to enter a parent folder
-        kept = []
-    if not kept:
-        raise UsageError("Nothing was tuned yet.", remedy="Run `hasten tune` first.")
-    return _read(kept[-1])
-
-
-def _place(plan_path: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(plan_path.absolute())).hexdigest()[:16]
-    return folder() / f"{name}.json"
-
-
-def _read(place: Path) -> tuple[Tuning, Path]:
+    place = _place(path)
+    if not os.path.exists(place):  # `Path.exists` raises where a folder may not be entered
+        place = path
     try:
         content = json.loads(place.read_text("utf-8"))
         return revive(Tuning, content["tuning"]), Path(content["plan_path"])
     except FileNotFoundError as error:
         remedy = "Run `hasten tune` first, or name the plan file that it wrote."
-        raise UsageError(f"No tuning is kept for {place}.", remedy=remedy) from error
+        raise UsageError(f"No tuning is kept for {path}.", remedy=remedy) from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         remedy = "Run `hasten tune` again."
         raise UsageError(f"{place} holds no tuning that can be read.", remedy=remedy) from error
+
+
+def _place(plan_path: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(plan_path.absolute())).hexdigest()[:16]
+    return folder() / f"{name}.json"

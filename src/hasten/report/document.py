@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.report.files import write_atomically
+from hasten.report.plan_state import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,9 @@ KEYS = (
     "cost",
     "assumed",
     "passes",
+    "state",
+    "applied",
+    "notes",
 )
 
 
@@ -75,6 +79,9 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
         passes=_passes(tuning.passes),
         cost={"wall_s": tuning.cost.wall_s, "launches": tuning.cost.launch_count},
         assumed=list(tuning.assumed),
+        state=state_of(tuning).value,
+        applied=dict(tuning.applied.settings),
+        notes=list(tuning.notes),
     )
 
 

@@ -2,62 +2,32 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from hasten.report.document import utf8
+from hasten.report.plan_state import State, state_of
 from hasten.report.wording import PASSED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tomlkit.items import Table
+    from tomlkit.items import InlineTable, Table
 
-    from hasten.records import Plan, Tuning
-
-
-class State(StrEnum):
-    """How far a plan can be relied on, weakest first.
-
-    EMPTY means that a complete search found nothing that helps; the empty plan of a search that
-    did not finish is UNPROVED.
-    """
-
-    FAILED = "failed"
-    UNPROVED = "unproved"
-    PROVED = "proved"
-    EMPTY = "empty"
-    CONFIRMED = "confirmed"
-
-    @property
-    def strength_index(self) -> int:
-        """The position in the order FAILED < UNPROVED < PROVED < EMPTY < CONFIRMED."""
-        return list(State).index(self)
+    from hasten.records import Interval, Passes, Plan, Tuning
 
 
 _SAYS = {
     State.FAILED: "a numerics gate failed",
     State.UNPROVED: "the search ended before a proof, or could not make one",
-    State.PROVED: "the training stays the same; fresh runs have not confirmed the gain",
+    State.PROVED: "no gate failed; fresh runs have not confirmed the gain",
     State.EMPTY: "nothing was found that helps",
-    State.CONFIRMED: "the training stays the same, and fresh runs have confirmed the gain",
+    State.CONFIRMED: "no gate failed, and fresh runs have confirmed the gain",
 }
 _DOUBTS = {
     State.FAILED: "A numerics gate failed under this plan.",
     State.UNPROVED: "This plan is not proved: run `hasten tune` again.",
     State.PROVED: "This plan is proved, but fresh runs have not confirmed its gain.",
 }
-
-
-def state_of(tuning: Tuning) -> State:
-    """Return how far the plan of a tuning can be relied on."""
-    if not tuning.plan.settings:
-        return State.UNPROVED if tuning.undecided else State.EMPTY
-    if not tuning.proof.holds:
-        return State.FAILED
-    if tuning.speedup is not None and tuning.speedup.is_gain:
-        return State.CONFIRMED
-    return State.PROVED if tuning.proof.gates else State.UNPROVED
 
 
 def evidence_table(tuning: Tuning) -> Table:
@@ -70,19 +40,34 @@ def evidence_table(tuning: Tuning) -> Table:
     if tuning.diagnosis is not None and tuning.diagnosis.is_contended:
         table.add("contended", tomlkit.item(True).comment("other processes kept CPUs busy"))
     if tuning.speedup is not None:
-        message = "Speedup from fresh runs after the search; 95% interval."
-        table.add(tomlkit.comment(message))
-        ends = ("low", "mid", "high")
-        speedup = tuning.speedup
-        ratios = (speedup.low_ratio, speedup.mid_ratio, speedup.high_ratio)
-        inline = tomlkit.inline_table()
-        inline.update({end: round(ratio, 4) for end, ratio in zip(ends, ratios, strict=True)})
-        table.add("speedup", inline)
+        _add_speedup(table, tuning.speedup, tuning.passes)
     table.add("effect", tuning.proof.effect.value)
     gates = tomlkit.array()
     gates.extend(utf8(f"{PASSED[g.passed]}: {g.name}: {g.message}") for g in tuning.proof.gates)
     table.add("gates", gates.multiline(multiline=len(gates) > 1))
     return table
+
+
+def _add_speedup(table: Table, speedup: Interval, passes: Passes | None) -> None:
+    import tomlkit
+
+    part = ""
+    if passes is not None:
+        part = " of later passes" if passes.longer_s else " of steps alone"
+    table.add(tomlkit.comment(f"Speedup{part} from fresh runs after the search; 95% interval."))
+    table.add("speedup", _inline(speedup))
+    if passes is not None:
+        table.add(tomlkit.comment(f"Of the whole training, passes: {passes.pass_count}."))
+        table.add("whole", _inline(passes.whole))
+
+
+def _inline(ratio: Interval) -> InlineTable:
+    import tomlkit
+
+    ends = {"low": ratio.low_ratio, "mid": ratio.mid_ratio, "high": ratio.high_ratio}
+    inline = tomlkit.inline_table()
+    inline.update({end: round(value, 4) for end, value in ends.items()})
+    return inline
 
 
 def read_state(table: Mapping[str, Any]) -> State | None:

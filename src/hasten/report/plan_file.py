@@ -24,8 +24,9 @@ from hasten import lever
 from hasten.errors import PlanError, UsageError, shown
 from hasten.records import Entry, LossEnvelope, Outcome, Plan
 from hasten.report.document import utf8
-from hasten.report.evidence_table import State, doubt, evidence_table, read_state, state_of
+from hasten.report.evidence_table import doubt, evidence_table, read_state
 from hasten.report.files import write_atomically
+from hasten.report.plan_state import State, state_of
 from hasten.report.wording import EFFECTS, PLAN_NAME, command_line, granted, interval, words
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _HASH_COUNT = 16  # of its digits
 REDO = "Run `hasten tune` again to write a new one."
+_WRITE_OVER = "Choose another --plan, or add --force to write over it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +113,11 @@ def write_plan(path: Path, tuning: Tuning, *, snippets: Mapping[str, str], today
     write_atomically(path, tomlkit.dumps(document))
 
 
-def guard_plan(path: Path) -> None:
-    """Refuse to overwrite a file that is not a plan of ours.
+def guard_plan(path: Path, workload: Workload) -> None:
+    """Refuse to overwrite a file that is not a plan of ours for this script.
 
     Raises:
-        UsageError: the file is something else, or a plan written by hand.
+        UsageError: the file is something else, a plan written by hand, or another script's.
     """
     try:
         content = _parsed(path) if path.is_file() or not os.path.exists(path) else {}
@@ -131,17 +133,25 @@ def guard_plan(path: Path) -> None:
     if "evidence" not in content:
         raise UsageError(
             f"{path} is a plan that was written or edited by hand: it has no [evidence].",
-            remedy="Choose another --plan, or add --force to write over it.",
+            remedy=_WRITE_OVER,
         )
+    with suppress(PlanError):  # of another release: it cannot be used any more
+        saved = read_plan(path)
+        tuned = _tuned(saved, _spelt(workload))
+        if saved.plan.settings and tuned and _trained(tuned) != _trained(_spelt(workload)):
+            name = shown(_trained(tuned))
+            raise UsageError(f"{path} is the plan of another script: {name}.", remedy=_WRITE_OVER)
 
 
 def place_for(path: Path, tuning: Tuning) -> Path:
     """Return where to write the plan of a tuning.
 
     The plan of an undecided tuning goes beside a plan that is better proved, or beside a file
-    that does not give its state, such as one written by hand.
+    that does not give its state, such as one written by hand. So does an empty plan, where levers
+    were left untried.
     """
-    if not tuning.undecided or not path.is_file():
+    is_empty = tuning.is_partial and not tuning.plan.settings
+    if not (tuning.undecided or is_empty) or not path.is_file():
         return path
     try:
         there = read_plan(path).state
@@ -266,9 +276,9 @@ def _release(version: str) -> tuple[str, ...]:
 
 
 def _command_differences(saved: SavedPlan, workload: Workload) -> list[Difference]:
-    if not saved.command:
+    tuned = _tuned(saved, workload)
+    if tuned is None:
         return []
-    tuned = replace(workload, argv=saved.command, entry=saved.entry or workload.entry)
     then, now = _trained(tuned), _trained(workload)
     if then != now:
         message = f"The plan was tuned for {shown(then)}, and this is {shown(now)}."
@@ -278,6 +288,13 @@ def _command_differences(saved: SavedPlan, workload: Workload) -> list[Differenc
         message = f"The plan was tuned with the arguments {arguments}."
         return [Difference(message=message, refuses=False)]
     return []
+
+
+def _tuned(saved: SavedPlan, workload: Workload) -> Workload | None:
+    """Return the command that a plan was tuned for; None where the plan does not say."""
+    if not saved.command:
+        return None
+    return replace(workload, argv=saved.command, entry=saved.entry or workload.entry)
 
 
 def _is_edited(saved: SavedPlan, workload: Workload) -> bool:

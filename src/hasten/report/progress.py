@@ -131,7 +131,11 @@ class View:
         """Remember what the race says about a plan; a failure is shown as a fact."""
         gains = self._screen.gains
         if seen.speedup is not None and seen.candidate != seen.baseline:
-            gains[seen.candidate] = gains.get(seen.baseline, 1.0) * seen.speedup.mid_ratio
+            is_part = seen.baseline.settings and seen.baseline not in gains
+            if is_part and seen.candidate in gains:
+                gains[seen.baseline] = gains[seen.candidate] / seen.speedup.mid_ratio
+            else:
+                gains[seen.candidate] = gains.get(seen.baseline, 1.0) * seen.speedup.mid_ratio
         if seen.failure:
             name = race_name(seen.baseline, seen.candidate)
             self.known(f"{name}: failed. {seen.failure.splitlines()[0]}")

@@ -124,7 +124,7 @@ def _beneath(tuning: Tuning) -> list[str]:
         elif tuning.passes is not None:
             figure = f"Training steps alone {interval(tuning.speedup)} in fresh runs."
         rows.append(figure)
-    return [*rows, f"Plan: {tuning.plan}"]
+    return [*rows, *text.compared(tuning), f"Plan: {tuning.plan}"]
 
 
 def _commands(tuning: Tuning, plan_path: Path) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from hasten.records import LEAST_RATIO, Outcome, Reason
+from hasten.records import Outcome, Reason
 from hasten.report import findings, steps
 from hasten.report.layout import WIDTH, bullets, facts, heading, indented, prose, section
 from hasten.report.wording import EFFECTS, PASSED, command_line, continued, granted, interval, maths
@@ -114,16 +114,16 @@ def _nothing(so_far: str, at_all: str, rows: Sequence[LeverReport]) -> str:
     proved = f"{so_far} was proved to make this script faster"
     if reasons := "; ".join(dict.fromkeys(lost)):
         return f"{proved}: {reasons}."
-    if any(row.reason in (Reason.UNTRIED, Reason.UNTRIED_ALONE) for row in rows):
+    why_not = {row.reason for row in rows}
+    if why_not & {Reason.NO_TIME, Reason.UNTRIED, Reason.UNTRIED_ALONE}:
         return f"{proved} in this time."
-    return f"{at_all} makes this script faster."
+    others = "; some levers were left out" if Reason.EXCLUDED in why_not else ""
+    return f"{at_all} makes this script faster{others}."
 
 
 def _is_only_applied(tuning: Tuning) -> bool:
-    """Return whether the plan is only what the user set; what a search finds is confirmed too."""
-    is_kept = any(row.outcome is Outcome.KEPT for row in tuning.levers)
-    found_nothing = tuning.speedup is None and not (tuning.unfinished and is_kept)
-    return bool(tuning.plan.settings) and found_nothing and tuning.proof.holds
+    """Return whether the plan is only what the user set."""
+    return bool(tuning.plan.settings) and tuning.plan == tuning.applied and tuning.proof.holds
 
 
 def beneath(tuning: Tuning) -> list[str]:
@@ -134,12 +134,20 @@ def beneath(tuning: Tuning) -> list[str]:
     if _is_only_applied(tuning):
         said.append(reasons(tuning.levers))
     said.append(f"Plan: {tuning.plan}.")
+    said += compared(tuning)
     if tuning.speedup is not None:
         said.append(f"Measured in fresh runs: {_measured(tuning.speedup, tuning.means_ratio)}.")
     if tuning.speedup is not None and tuning.passes is not None:
         said.append(_of_whole(tuning.passes, tuning.baseline))
     said.append(f"Effect: {tuning.proof.effect} ({EFFECTS[tuning.proof.effect]}).")
     return said
+
+
+def compared(tuning: Tuning) -> list[str]:
+    """Say what a figure compares with, if not with the script as it is."""
+    if tuning.speedup is None or not tuning.applied.settings:
+        return []
+    return [f"Compared with the script under what you set by hand: {tuning.applied}."]
 
 
 def circumstances(tuning: Tuning) -> list[str]:
@@ -234,15 +242,12 @@ def trust(tuning: Tuning) -> list[str]:
     cost = tuning.cost
     said = [f"The search took {duration(cost.wall_s)} and {cost.launch_count} launches."]
     if (ratio := tuning.detectable_ratio) is not None:
-        more = "; a longer --budget sees smaller ones" if ratio > LEAST_RATIO else ""
-        said.append(f"Smallest detectable change at this budget: {percent(ratio)}{more}.")
+        said.append(f"Smallest detectable change: {percent(ratio)}.")
     if tuning.noise is not None:
         bias = tuning.noise.bias
         if not bias.low_ratio <= 1.0 <= bias.high_ratio:
-            said.append(
-                f"Two launches of the same script differed by {interval(bias)}: launches vary "
-                "here, so the published figure spans several pairs of them."
-            )
+            several = "" if tuning.speedup is None else "; the figure spans several pairs of them"
+            said.append(f"Two launches of the same script differed by {interval(bias)}{several}.")
     if tuning.envelope is not None and tuning.plan.settings:
         said.append(
             "`hasten run` compares its first 50 steps with those without levers, and disables the "

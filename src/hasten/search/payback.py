@@ -200,17 +200,15 @@ def savings(
     payback: Payback | None,
     speedup_ratio: float,
     training_s: float | None,
-    spent_s: float,
     *,
     passes: Passes | None = None,
 ) -> list[str]:
-    """Weigh the gain of a plan against its start and the search, in sentences.
+    """Weigh the gain of a plan against its start, in sentences.
 
     Args:
         payback: by the gain of later steps.
         speedup_ratio: of the whole training.
         training_s: its seconds as it is; None where nobody said.
-        spent_s: seconds of the search.
         passes: the gain of the whole training, where it differs from that of its steps.
     """
     said = [payback.message] if payback is not None else []
@@ -218,5 +216,5 @@ def savings(
         return said
     start = of_all(payback, passes)
     saved_s = training_s * (1 - 1 / speedup_ratio) - (start.later_s if start else 0.0)
-    message = f"In {duration(training_s)} of training the plan saves about {duration(saved_s)}"
-    return [*said, f"{message}; the search took {duration(spent_s)}."]
+    saved = f"the plan saves about {duration(saved_s)}"
+    return [*said, f"In {duration(training_s)} of training {saved}."]

@@ -6,6 +6,7 @@ from math import exp
 from typing import TYPE_CHECKING
 
 from hasten.records import Comparison, LeverReport, Outcome, Reason, Setting
+from hasten.search.budget_limits import RefusalReason
 from hasten.search.proposal import has_won, is_faster, starts_too_late
 from hasten.search.propose import EVEN, replay
 from hasten.units import counted, times
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hasten.records import Plan
-    from hasten.search.budget_limits import BudgetLimits
+    from hasten.search.budget_limits import BudgetLimits, Refusal
     from hasten.search.candidate import Candidate
     from hasten.search.proposal import AcceptanceCriteria
     from hasten.search.strategy import SearchStrategy
@@ -104,12 +105,14 @@ def _kept_unseen(candidate: Candidate, strategy: SearchStrategy) -> str:
 
 
 def _untried(candidate: Candidate, strategy: SearchStrategy) -> tuple[str, Reason]:
+    refused = _refused(candidate, strategy)
     why = _why_passed_over(candidate, strategy) or "the search ended before its turn"
     limit = times(exp(candidate.limit_log()))
     could = "" if candidate.lever in strategy.bounded else f"; it could give at most {limit}"
     together = strategy.together
     if together is None or candidate.lever not in dict(together.candidate.settings):
-        return f"not tried: {why}{could}", Reason.UNTRIED
+        is_late = refused is not None and refused.reason is RefusalReason.TIME
+        return f"not tried: {why}{could}", Reason.NO_TIME if is_late else Reason.UNTRIED
     together_with = f"({figure(together)} together with other levers)"
     return f"not tried alone: {why}{could} {together_with}", Reason.UNTRIED_ALONE
 
@@ -118,8 +121,14 @@ def _why_passed_over(candidate: Candidate, strategy: SearchStrategy) -> str:
     """Return why the last race about a candidate was not run, empty where it was."""
     if candidate.lever in strategy.bounded:
         return strategy.bounded[candidate.lever]
+    refused = _refused(candidate, strategy)
+    return refused.message if refused else ""
+
+
+def _refused(candidate: Candidate, strategy: SearchStrategy) -> Refusal | None:
+    """Return the last race about a candidate that was not run."""
     about = [one for one in strategy.refused if one.asked.lever == candidate.lever]
-    return about[-1].message if about else ""
+    return about[-1] if about and candidate.lever not in strategy.bounded else None
 
 
 def _report(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import search
 from hasten.lever import discover, provided
-from hasten.records import CONTENDED, Diagnosis, Effect, LeverReport, Outcome
+from hasten.records import CONTENDED, Diagnosis, Effect, LeverReport, Outcome, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hasten.session.options import Options
 
 _BESIDE_OTHERS = "other processes keep CPUs busy: what wins beside them may lose without"
+_NOT_ASKED_FOR = "it was left out on the command line"
 
 
 def find_candidates(
@@ -47,11 +48,13 @@ def find_candidates(
             settings = lever.beside_others(settings) or (settings if name in named else ())
             why = why or ("" if settings else _BESIDE_OTHERS)
         if why:
+            is_excluded = why in (_BESIDE_OTHERS, _NOT_ASKED_FOR)
             rows.append(
                 LeverReport(
-                    lever=name, setting=None, outcome=Outcome.SKIPPED, why=why, effect=lever.effect
+                    lever=name, setting=None, outcome=Outcome.SKIPPED, why=why, effect=lever.effect,
+                    reason=Reason.EXCLUDED if is_excluded else None,
                 )
-            )
+            )  # fmt: skip
             continue
         found.append(
             search.Candidate(
@@ -120,7 +123,7 @@ def _left_out(name: str, options: Options) -> str:
     if name in dict(options.applied.settings):
         return "it is set by hand"
     if (options.only and name not in options.only) or name in options.skip:
-        return "it was left out on the command line"
+        return _NOT_ASKED_FOR
     return ""
 
 

@@ -40,6 +40,7 @@ class SearchDriver:
         end_s: when an answer is due, in seconds after the start.
         short: the budget has no room for proof and confirmation; the user has been told.
         hurried: it has room for them only if the script is barely raced against itself first.
+        passed_over: one sentence on why levers were left untried; empty where none was.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class SearchDriver:
         doubtful: Callable[[Plan], Mapping[str, Plan]],
     ) -> None:
         self.short = self.hurried = False
+        self.passed_over = ""
         self.end_s = options.budget_s
         self._note = note
         self._candidates = candidates
@@ -101,7 +103,7 @@ class SearchDriver:
 
     def run(self) -> None:
         """Race until nothing is worth it, or the time is needed for what comes after."""
-        history = self._journal.history
+        history, self.passed_over = self._journal.history, ""
         if self._journal.resumed_count:
             known = counted(self._journal.resumed_count, "race")
             self._view.known(f"{known} known from an earlier run")
@@ -131,7 +133,7 @@ class SearchDriver:
             best, old = self.best, best
             if best != old:
                 self._view.leads(best)
-        self._tell_what_was_passed_over()
+        self.passed_over = self._why_passed_over()
 
     def leave(self, levers: frozenset[str]) -> Plan:
         """Search without some levers from now on; return the best plan of the others so far."""
@@ -153,10 +155,14 @@ class SearchDriver:
         self.end_s = self._options.budget_s
         asked = self._propose()
         if asked is None:
+            self.passed_over = self._why_passed_over()
             return False
         saved_s = self._limits.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
         answer_s = self._costs(asked.candidate).answer_s
-        return saved_s > self._races.price(asked).wall_s + answer_s
+        if saved_s > self._races.price(asked).wall_s + answer_s:
+            return True
+        self.passed_over = self._not_worth()
+        return False
 
     def check_the_budget(self) -> None:
         """Tell the user at the start what a budget has no room for, and which budget has.
@@ -292,18 +298,23 @@ class SearchDriver:
         )
         return [one.asked for one in passed if one.reason is reason]
 
-    def _tell_what_was_passed_over(self) -> None:
+    def _why_passed_over(self) -> str:
+        """Say why races were not run, one reason for all; empty where none was left out."""
         if late := self._passed_over(search.RefusalReason.TIME):
             after_s = self._after_s(late[0].candidate, self.best)
             needed_s = self._spent_s() + self._races.price(late[0]).wall_s + after_s
-            self._note(
+            return (
                 "The budget ended the search before every lever was tried alone: "
                 f"--budget {whole_minutes(needed_s)} or longer may find more."
             )
-        elif self._passed_over(search.RefusalReason.WORTH):
-            trained = duration(self._limits.weighed_s)
-            given = "" if self._options.training_s else " (assumed; --train-time sets it)"
-            self._note(
-                "The search ended where a trial was expected to cost more than it saves in "
-                f"{trained} of training{given}."
-            )
+        if self._passed_over(search.RefusalReason.LAUNCHES):
+            return f"The search ended after {MOST_LAUNCHES_COUNT} launches, the most it may start."
+        return self._not_worth() if self._passed_over(search.RefusalReason.WORTH) else ""
+
+    def _not_worth(self) -> str:
+        trained = duration(self._limits.weighed_s)
+        given = "" if self._options.training_s else " (assumed; --train-time sets it)"
+        return (
+            "The search ended where a trial was expected to cost more than it saves in "
+            f"{trained} of training{given}."
+        )

@@ -104,13 +104,12 @@ class Settlement:
         self._costs = costs
         self._without = without
 
-    def settle(self, plan: Plan, *, end_s: float, spent_s: Callable[[], float]) -> Answer:
+    def settle(self, plan: Plan, *, end_s: float) -> Answer:
         """Prove and confirm a plan; where the gain is not seen again, the part that won alone.
 
         Args:
             plan: what the search found.
             end_s: when an answer is due, by the clock of the deadline.
-            spent_s: seconds of the budget so far.
 
         Raises:
             OutOfTime: the budget has ended.
@@ -131,9 +130,8 @@ class Settlement:
                 if lost is None:
                     whole = passes.whole if passes else seen.speedup
                     self._decisions.notes += savings(
-                        payback, whole.mid_ratio, self._options.training_s, spent_s(),
-                        passes=passes,
-                    )  # fmt: skip
+                        payback, whole.mid_ratio, self._options.training_s, passes=passes
+                    )
                     return self._confirmed(plan, proof, seen, passes)
                 seen = lost
             rest = self._rest(plan, seen)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hasten.errors import HastenError, OutOfTime, UsageError
 from hasten.lever import discover, sharing_cpus
-from hasten.records import Cost, Diagnosis, Outcome, Reason, Tuning
+from hasten.records import LEAST_RATIO, Cost, Diagnosis, Outcome, Reason, Tuning
 from hasten.search.costs import refuse_too_short
 from hasten.session import setup
 from hasten.session.decisions import Decisions, Lost
@@ -24,9 +24,9 @@ from hasten.trials.deadline import Deadline
 from hasten.units import times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from hasten.records import Machine, Plan, Proof, Workload
+    from hasten.records import LeverReport, Machine, Plan, Proof, Workload
     from hasten.search.costs import Costs
     from hasten.session.options import Options, Watcher
     from hasten.session.watching import Watched
@@ -37,6 +37,35 @@ def _gain(found: Tuning) -> float:
     """Return the speed-up of the whole training that was confirmed; 1 for none."""
     seen = found.passes.whole if found.passes else found.speedup
     return seen.mid_ratio if seen else 1.0
+
+
+def _in_order(rows: Iterable[LeverReport]) -> tuple[LeverReport, ...]:
+    order = list(discover())
+    return tuple(sorted(rows, key=lambda row: order.index(row.lever)))
+
+
+def _kept(first: Tuning, ended: str, driver: SearchDriver, decisions: Decisions) -> Tuning:
+    """Return a first answer with what the search has found out since about other levers.
+
+    Args:
+        first: the answer.
+        ended: what it says about races that were not run.
+        driver: the search.
+        decisions: those since.
+    """
+    rows = {row.lever: row for row in (*driver.rows(), *decisions.rows)}
+    for lever, row in rows.items():
+        if row.outcome is Outcome.KEPT:
+            why = f"{row.why}; no plan with it was confirmed to be faster than the first answer"
+            rows[lever] = replace(row, outcome=Outcome.DROPPED, why=why, reason=None)
+    rows |= {row.lever: row for row in first.levers if row.lever in dict(first.plan.settings)}
+    notes = [note for note in first.notes if note != ended]
+    return replace(
+        first,
+        races=driver.history,
+        levers=_in_order(rows.values()),
+        notes=(*notes, *filter(None, [driver.passed_over])),
+    )
 
 
 class TuningSession:
@@ -125,8 +154,13 @@ class TuningSession:
             if self._driver.best.settings or not self._driver.is_over:
                 self._races.measure_noise(quickly=self._driver.hurried)
             result = self._answer()
-            if not self._races.interrupted and self._driver.goes_on(result):
-                result = self._better(result)
+            ended, due_s = self._driver.passed_over, self._driver.end_s
+            if self._races.interrupted:
+                pass
+            elif self._driver.goes_on(result):
+                result = self._better(result, ended)
+            elif self._driver.end_s > due_s:
+                result = _kept(result, ended, self._driver, self._decisions)
         except KeyboardInterrupt:
             return self._stopped(interrupted=True)
         except OutOfTime:
@@ -139,11 +173,15 @@ class TuningSession:
         self._driver.run()
         self._decisions.searched(self._driver.rows())
         end_s = self._started_s + self._driver.end_s
-        found = self._settlement.settle(self._driver.best, end_s=end_s, spent_s=self._spent_s)
+        found = self._settlement.settle(self._driver.best, end_s=end_s)
         return self._result(found)
 
-    def _better(self, first: Tuning) -> Tuning:
+    def _better(self, first: Tuning, ended: str) -> Tuning:
         """Go on from a first answer, which is kept unless a better one is confirmed in time.
+
+        Args:
+            first: the answer.
+            ended: what it says about races that were not run.
 
         Raises:
             KeyboardInterrupt: the user stopped it: nothing is confirmed, but something is faster.
@@ -153,7 +191,7 @@ class TuningSession:
         message = "no gain is confirmed: the search goes on while worthwhile; Ctrl-C ends it"
         if first.speedup is not None:
             message = (
-                f"first answer: {times(first.speedup.mid_ratio)} by {first.plan}; "
+                f"first answer: {times(_gain(first))} by {first.plan}; "
                 "the search goes on while worthwhile; Ctrl-C keeps this answer"
             )
         self._view.known(message)
@@ -168,9 +206,10 @@ class TuningSession:
                 raise
         except (HastenError, OSError):  # such as a full disk
             pass
-        if _gain(second) > _gain(first):
+        # The larger of two figures flatters itself: one that is hardly larger is no better.
+        if _gain(second) >= (1.0 + LEAST_RATIO) * _gain(first):
             return second
-        return replace(first, cost=self._cost, races=self._driver.history)
+        return replace(_kept(first, ended, self._driver, self._decisions), cost=self._cost)
 
     def _begin_again(self) -> None:
         """Forget what a first answer says of levers that are still searched."""
@@ -238,7 +277,7 @@ class TuningSession:
         return self._clock() - self._started_s
 
     def _result(self, found: Answer) -> Tuning:
-        order, confirmed = list(discover()), found.confirmed
+        confirmed = found.confirmed
         return Tuning(
             machine=self._watched.machine,
             workload=self._workload,
@@ -250,8 +289,12 @@ class TuningSession:
             speedup=confirmed.speedup if confirmed else None,
             means_ratio=confirmed.means_ratio if confirmed else None,
             noise=self._races.noise,
-            levers=tuple(sorted(self._decisions.rows, key=lambda row: order.index(row.lever))),
-            notes=(*notes_of(self._runner, found.baseline), *self._decisions.notes),
+            levers=_in_order(self._decisions.rows),
+            notes=(
+                *notes_of(self._runner, found.baseline),
+                *filter(None, [self._driver.passed_over]),
+                *self._decisions.notes,
+            ),
             envelope=self._settlement.envelope if found.proof.gates else None,
             diagnosis=self._watched.diagnosis,
             races=self._watched.journal.history,
@@ -259,4 +302,5 @@ class TuningSession:
             traits=self._watched.context.traits,
             assumed=tuple(sorted(self._options.assumed)),
             passes=found.passes,
+            applied=self._options.applied,
         )

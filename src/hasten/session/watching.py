@@ -58,7 +58,7 @@ class Watched:
     @property
     def notes(self) -> list[str]:
         """What levers have to say about the script, and whether none can help."""
-        nothing = "No lever can reach 2% here: see why each was left out."
+        nothing = "No lever that may be tried here can reach 2%: see why each was left out."
         own = (*step_note(self.context.traits), *advice(self.context))
         return [*own, *(() if self.candidates else (nothing,))]
 
