@@ -175,7 +175,6 @@ def test_shared_and_private_memory_is_read(tmp_path) -> None:
 def test_a_copy_to_where_another_tensor_lies_is_timed_and_a_sparse_one_passes() -> None:
     moved = SimpleNamespace(is_cpu=False)
     seen = Copies(Watch(measuring=True))
-    seen._strided = torch.strided
     for tensor in (torch.ones(4), torch.eye(4).to_sparse()):
         assert seen._moved(lambda *_, **__: moved, tensor, (torch.ones(4),), {}) is moved
     assert seen._copy_count == 1

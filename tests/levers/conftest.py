@@ -1,10 +1,13 @@
 """What the tests of the levers share: contexts, and a small training that applies them."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import hasten
 from hasten.lever import ScriptContext, discover
 from hasten.records import (
     CollectorTraits,
@@ -177,6 +180,25 @@ def libraries(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONDA_PREFIX", str(folder.parent))
         yield
+
+
+@pytest.fixture
+def run_under(tmp_path):
+    """Run a script by `hasten run`, in a folder of its own, under a lever; return how it ended."""
+
+    def run(lever, source, *words):
+        (tmp_path / "train.py").write_text(source)
+        command = ["-m", "hasten", "run", "--set", lever, "train.py", *words]
+        env = {
+            "PYTHONPATH": str(Path(hasten.__file__).parents[1]), "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+        }  # fmt: skip
+        return subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True,
+            check=False, timeout=120,
+        )  # fmt: skip
+
+    return run
 
 
 @pytest.fixture(scope="session")

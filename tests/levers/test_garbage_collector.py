@@ -1,13 +1,7 @@
 """garbage_collector: frozen once training has begun, and the script's own way of it left alone."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-import hasten
 from hasten.lever import ScriptContext
 from hasten.levers.garbage_collector import LEVER
 from hasten.records import CollectorTraits, Traits
@@ -157,16 +151,7 @@ Trainer().fit()
 
 
 @pytest.mark.child
-def test_what_python_closes_at_its_end_is_closed(tmp_path) -> None:
-    (tmp_path / "train.py").write_text(FILES)
-    command = ["-m", "hasten", "run", "--set", "garbage_collector=10", "train.py"]
-    env = {
-        "PYTHONPATH": str(Path(hasten.__file__).parents[1]), "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True,
-        check=False, timeout=120,
-    )  # fmt: skip
+def test_what_python_closes_at_its_end_is_closed(run_under, tmp_path) -> None:
+    done = run_under("garbage_collector=10", FILES)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "log.csv").read_text().split() == [str(step) for step in range(100)]

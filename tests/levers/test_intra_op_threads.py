@@ -268,17 +268,8 @@ if __name__ == "__main__":
 
 @pytest.mark.child
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_process_of_a_pool_has_the_threads_that_it_asks_for(tmp_path, method) -> None:
-    (tmp_path / "train.py").write_text(POOL)
-    command = ["-m", "hasten", "run", "--set", "intra_op_threads=3", "train.py", method]
-    env = {
-        "PYTHONPATH": str(Path(hasten.__file__).parents[1]), "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True,
-        check=False, timeout=120,
-    )  # fmt: skip
+def test_a_process_of_a_pool_has_the_threads_that_it_asks_for(run_under, method) -> None:
+    done = run_under("intra_op_threads=3", POOL, method)
     assert done.stdout.splitlines()[-1:] == ["[(1, 1)] 3"], done.stderr
 
 
@@ -331,15 +322,6 @@ with multiprocessing.get_context("fork").Pool(1) as pool:
 
 
 @pytest.mark.child
-def test_a_forked_process_computes_with_the_threads_that_the_script_set(tmp_path) -> None:
-    (tmp_path / "train.py").write_text(FORKS)
-    command = ["-m", "hasten", "run", "--set", "intra_op_threads=2", "train.py"]
-    env = {
-        "PYTHONPATH": str(Path(hasten.__file__).parents[1]), "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True,
-        check=False, timeout=120,
-    )  # fmt: skip
+def test_a_forked_process_computes_with_the_threads_that_the_script_set(run_under) -> None:
+    done = run_under("intra_op_threads=2", FORKS)
     assert done.stdout.splitlines()[-1:] == ["[(1, 1)] 2"], done.stderr

@@ -114,7 +114,7 @@ def test_a_plan_is_too_late_only_where_the_training_is_known_to_be_too_short() -
     assert "starts 30 s later and saves 29" in too_late(payback(), 59.0)
 
 
-def test_what_is_saved_is_weighed_against_the_start_and_the_search() -> None:
+def test_what_is_saved_is_weighed_against_the_start() -> None:
     assert savings(None, 2.0, None) == []
     assert savings(payback(), 2.0, None) == [payback().message]
     (weighed,) = savings(None, 1.25, 500.0)

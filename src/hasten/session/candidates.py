@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hasten.session.options import Options
 
 _BESIDE_OTHERS = "other processes keep CPUs busy: what wins beside them may lose without"
-_NOT_ASKED_FOR = "it was left out on the command line"
 
 
 def find_candidates(
@@ -41,18 +40,18 @@ def find_candidates(
     named = begun.named if begun.settings else _named(diagnosis.findings)
     own_traits = provided(options.applied, context.traits)
     for name, lever in discover().items():
-        why = _left_out(name, options)
+        why, reason = _left_out(name, options)
         settings = () if why else begun.settings.get(name) or lever.settings(context)
         why = why or (_forbidden(lever.effect, options) if settings else lever.why_not(context))
         if diagnosis.is_contended and name not in {*begun.settings, *options.only}:
             settings = lever.beside_others(settings) or (settings if name in named else ())
-            why = why or ("" if settings else _BESIDE_OTHERS)
+            if not why and not settings:
+                why, reason = _BESIDE_OTHERS, Reason.EXCLUDED
         if why:
-            is_excluded = why in (_BESIDE_OTHERS, _NOT_ASKED_FOR)
             rows.append(
                 LeverReport(
                     lever=name, setting=None, outcome=Outcome.SKIPPED, why=why, effect=lever.effect,
-                    reason=Reason.EXCLUDED if is_excluded else None,
+                    reason=reason,
                 )
             )  # fmt: skip
             continue
@@ -119,12 +118,12 @@ def _forecasts(
     return {setting: ratio for setting, ratio in said.items() if ratio is not None}
 
 
-def _left_out(name: str, options: Options) -> str:
+def _left_out(name: str, options: Options) -> tuple[str, Reason | None]:
     if name in dict(options.applied.settings):
-        return "it is set by hand"
+        return "it is set by hand", None
     if (options.only and name not in options.only) or name in options.skip:
-        return _NOT_ASKED_FOR
-    return ""
+        return "it was left out on the command line", Reason.EXCLUDED
+    return "", None
 
 
 def _forbidden(effect: Effect, options: Options) -> str:

@@ -44,28 +44,15 @@ def _in_order(rows: Iterable[LeverReport]) -> tuple[LeverReport, ...]:
     return tuple(sorted(rows, key=lambda row: order.index(row.lever)))
 
 
-def _kept(first: Tuning, ended: str, driver: SearchDriver, decisions: Decisions) -> Tuning:
-    """Return a first answer with what the search has found out since about other levers.
-
-    Args:
-        first: the answer.
-        ended: what it says about races that were not run.
-        driver: the search.
-        decisions: those since.
-    """
+def _kept(first: Tuning, driver: SearchDriver, decisions: Decisions) -> Tuning:
+    """Return a first answer with what the search has found out since about other levers."""
     rows = {row.lever: row for row in (*driver.rows(), *decisions.rows)}
     for lever, row in rows.items():
         if row.outcome is Outcome.KEPT:
             why = f"{row.why}; no plan with it was confirmed to be faster than the first answer"
             rows[lever] = replace(row, outcome=Outcome.DROPPED, why=why, reason=None)
     rows |= {row.lever: row for row in first.levers if row.lever in dict(first.plan.settings)}
-    notes = [note for note in first.notes if note != ended]
-    return replace(
-        first,
-        races=driver.history,
-        levers=_in_order(rows.values()),
-        notes=(*notes, *filter(None, [driver.passed_over])),
-    )
+    return replace(first, races=driver.history, levers=_in_order(rows.values()))
 
 
 class TuningSession:
@@ -125,6 +112,8 @@ class TuningSession:
                 without=self._without,
             )  # fmt: skip
             found = self._search()
+            if self._driver.passed_over:
+                found = replace(found, notes=(self._driver.passed_over, *found.notes))
             if patience_s(found.plan):
                 code.kept = kept
         if found is None:
@@ -154,13 +143,12 @@ class TuningSession:
             if self._driver.best.settings or not self._driver.is_over:
                 self._races.measure_noise(quickly=self._driver.hurried)
             result = self._answer()
-            ended, due_s = self._driver.passed_over, self._driver.end_s
-            if self._races.interrupted:
-                pass
-            elif self._driver.goes_on(result):
-                result = self._better(result, ended)
-            elif self._driver.end_s > due_s:
-                result = _kept(result, ended, self._driver, self._decisions)
+            due_s = self._driver.end_s
+            if not self._races.interrupted:
+                if self._driver.goes_on(result):
+                    result = self._better(result)
+                elif self._driver.end_s > due_s:
+                    result = _kept(result, self._driver, self._decisions)
         except KeyboardInterrupt:
             return self._stopped(interrupted=True)
         except OutOfTime:
@@ -176,12 +164,8 @@ class TuningSession:
         found = self._settlement.settle(self._driver.best, end_s=end_s)
         return self._result(found)
 
-    def _better(self, first: Tuning, ended: str) -> Tuning:
+    def _better(self, first: Tuning) -> Tuning:
         """Go on from a first answer, which is kept unless a better one is confirmed in time.
-
-        Args:
-            first: the answer.
-            ended: what it says about races that were not run.
 
         Raises:
             KeyboardInterrupt: the user stopped it: nothing is confirmed, but something is faster.
@@ -209,7 +193,7 @@ class TuningSession:
         # The larger of two figures flatters itself: one that is hardly larger is no better.
         if _gain(second) >= (1.0 + LEAST_RATIO) * _gain(first):
             return second
-        return replace(_kept(first, ended, self._driver, self._decisions), cost=self._cost)
+        return replace(_kept(first, self._driver, self._decisions), cost=self._cost)
 
     def _begin_again(self) -> None:
         """Forget what a first answer says of levers that are still searched."""
@@ -290,11 +274,7 @@ class TuningSession:
             means_ratio=confirmed.means_ratio if confirmed else None,
             noise=self._races.noise,
             levers=_in_order(self._decisions.rows),
-            notes=(
-                *notes_of(self._runner, found.baseline),
-                *filter(None, [self._driver.passed_over]),
-                *self._decisions.notes,
-            ),
+            notes=(*notes_of(self._runner, found.baseline), *self._decisions.notes),
             envelope=self._settlement.envelope if found.proof.gates else None,
             diagnosis=self._watched.diagnosis,
             races=self._watched.journal.history,

@@ -70,23 +70,24 @@ class Copies:
         self._pinner: Path | None = None
         self._pinner_before: processes.CpuTurn | None = None
         self._undos: list[Callable[[], None]] = []
-        self._strided: Any = None
 
     def begin(self) -> None:
         """Intercept the calls that copy and pin, if there is a device to copy to."""
         import torch
 
-        self._began_s, self._strided = time.monotonic(), torch.strided
+        self._began_s = time.monotonic()
         if hasattr(torch, "accelerator") and torch.accelerator.is_available():
             self._undos = [self._watch.live.on_transfer(self._moved), self._stand_at_pinning()]
 
     def _moved(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
         if not tensor.is_cpu:
             return original(tensor, *args, **kwargs)
         start = time.perf_counter()
         moved = original(tensor, *args, **kwargs)
         taken_s = time.perf_counter() - start
-        if moved.is_cpu or tensor.layout is not self._strided:
+        if moved.is_cpu or tensor.layout is not torch.strided:
             return moved
         self._copy_count += 1
         waits = not (kwargs.get("non_blocking") or any(arg is True for arg in args))
