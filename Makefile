@@ -95,11 +95,7 @@ bench-gpu: $(READY)
 	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make $@ CHECKOUTS=folder (see benchmarks/PROTOCOL.md)."; exit 2; }
 	$(BIN)/python benchmarks/rivals.py $(CHECKOUTS) --gpu $(ARGUMENTS)
 
-bench-levers: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check transformers==4.57.3  # one script imports it
-	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/levers.py $(ARGUMENTS)
-
-bench-edits bench-loader bench-overhead bench-priors bench-ranks bench-sweep: $(READY)
+bench-edits bench-levers bench-loader bench-overhead bench-priors bench-ranks bench-sweep: $(READY)
 	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/$(@:bench-%=%).py $(ARGUMENTS)
 
 format: $(READY)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from shutil import copy2
 from typing import Any
@@ -51,8 +50,6 @@ def page(rows: list[dict[str, Any]], rounds: int) -> str:
 
 def measure(entry: dict[str, Any], folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     """Race a script against itself under its lever."""
-    if find_spec(entry.get("needs", "torch")) is None:
-        return entry | {"ratios": {}, "failed": f"{entry['needs']} is not installed"}
     entry = entry | {"file": f"{entry['name']}.py"}
     setting = f"{entry['lever']}={entry['setting']}"
     words = ["-m", "hasten", "run", "--quiet", "--set", setting, *own(entry)]

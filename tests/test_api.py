@@ -87,17 +87,17 @@ def test_systems_other_than_linux_are_refused_in_a_sentence(project, monkeypatch
 
 def test_names_may_come_from_anything_that_is_walked_through_once(project) -> None:
     found = options(
-        only=(name for name in ["sdpa"]),
+        only=(name for name in ["huge_pages"]),
         skip=iter(["autocast"]),
         assume=iter(["dataset-unchanged"]),
     )
-    assert (found.only, found.skip) == ({"sdpa"}, {"autocast"})
+    assert (found.only, found.skip) == ({"huge_pages"}, {"autocast"})
     assert found.assumed == {"dataset-unchanged"}
 
 
 def test_a_lever_that_is_set_to_false_is_skipped(project) -> None:
-    found = options(settings={"sdpa": False, "intra_op_threads": 1}, skip=["autocast"])
-    assert found.skip == {"autocast", "sdpa"}
+    found = options(settings={"huge_pages": False, "intra_op_threads": 1}, skip=["autocast"])
+    assert found.skip == {"autocast", "huge_pages"}
     assert found.applied.settings == (("intra_op_threads", 1),)
 
 

@@ -370,10 +370,10 @@ def test_ranks_with_a_thread_for_every_core_are_found(told) -> None:
     assert told("ranks-oversubscribed", **waiting(0.0, own=2.0, ranks=2)) is None
 
 
-def test_what_slurm_gives_a_task_is_not_divided_by_ranks(told) -> None:
+def test_ranks_that_are_tasks_of_slurm_share_no_cores(told) -> None:
     crowd = waiting(0.04, own=6.0, ranks=2)
-    slurm = {"slurm_count": 4}
-    assert told("ranks-oversubscribed", budget=slurm, **crowd) is None
+    assert told("ranks-oversubscribed", budget={"slurm_count": 4, "task_count": 2}, **crowd) is None
+    assert told("ranks-oversubscribed", budget={"slurm_count": 4}, **crowd) is not None
 
 
 def test_one_thread_a_rank_is_found_where_more_are_faster(told) -> None:

@@ -14,28 +14,21 @@ from hasten.records import ProductSpeed, Traits
 facts = {}
 
 
-class Config:
-    _attn_implementation = "eager"
-    output_attentions = False
-
-
 class Model(nn.Module):
-    _supports_sdpa = True
-
     def __init__(self):
         super().__init__()
-        self.config, self.layer = Config(), nn.Linear(2, 2)
+        self.layer = nn.Linear(2, 2)
 
     def forward(self, x):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return self.layer(x)
 
 
-def noted(*modules, kwargs=None):
+def noted(*modules):
     notes = ModelFacts()
     notes._is_timed = True
     for module in modules:
-        notes.called(module, kwargs or {})
+        notes.called(module)
     return asdict(notes.add(Traits()))
 
 
@@ -50,13 +43,8 @@ facts["laid out"] = [
     noted(nn.Conv2d(4, 4, 1), nn.Conv3d(4, 4, 3).to(memory_format=torch.channels_last_3d))]
 facts["double"] = noted(nn.Linear(2, 2).double())
 facts["mixed"] = noted(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
-facts["attention"] = [
-    noted(Model())["model"]["attention"],
-    noted(Model(), kwargs={"output_attentions": True})["model"]["attention"],
-    noted(nn.TransformerEncoderLayer(4, 2))["model"]["attention"],
-]
 notes, model = ModelFacts(), Model()
-notes.called(model, {})
+notes.called(model)
 model(torch.rand(2, 2))
 notes._is_timed = True
 facts["autocast"] = asdict(notes.add(Traits()))
@@ -109,12 +97,6 @@ def test_the_numbers_of_a_model_are_named(noted) -> None:
     assert noted["mixed"]["model"]["dtype"] == "mixed"
     assert noted["loss"]["model"]["dtype"] is None
     assert noted["own precision"] == "high"
-
-
-@pytest.mark.child
-def test_says_who_computes_attention(noted) -> None:
-    assert noted["attention"] == ["eager", "weights", "MultiheadAttention"]
-    assert noted["images"]["model"]["attention"] is None
 
 
 @pytest.mark.child

@@ -34,7 +34,7 @@ TRAITS = {
         thread_count=4,
     ),
     "text": Traits(
-        model=ModelTraits(dtype="bfloat16", device="cuda", attention="eager"),
+        model=ModelTraits(dtype="bfloat16", device="cuda"),
         optimizer=OptimizerTraits(name="AdamW", is_fused=True),
         loader=LoaderTraits(worker_count=2, is_map_style=False),
         thread_count=64,

@@ -60,8 +60,8 @@ def test_nothing_is_tried_where_the_cores_are_unknown_or_a_graph_was_compiled(fo
     assert other(four_cores) is None
     lost = replace(four_cores, budget=replace(four_cores.budget, limited_by="unknown"))
     assert other(lost, thread_count=4) is None
-    slurm = replace(four_cores, budget=replace(four_cores.budget, slurm_count=4))
-    assert other(slurm, thread_count=4, local_rank_count=2) == 1  # the cores are this task's alone
+    tasks = replace(four_cores, budget=replace(four_cores.budget, slurm_count=4, task_count=2))
+    assert other(tasks, thread_count=4, local_rank_count=2) == 1  # each has its own four
 
 
 def test_is_promising_only_where_threads_exceed_the_cores() -> None:

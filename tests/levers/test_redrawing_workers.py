@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hasten.lever import ScriptContext
+from hasten.levers import loader_workers
 from hasten.levers.redrawing_workers import LEVER
 from hasten.records import Phase
 from hasten.testing import LAPTOP, SERVER, fed, sample_profile
@@ -20,6 +21,14 @@ def test_is_proposed_where_the_batches_cannot_be_the_script_s_own() -> None:
     assert LEVER.settings(context(draws=True, loop_draws=True))[0] == 3
 
 
+def test_is_proposed_beside_the_one_worker_that_can_take_over_the_draws() -> None:
+    drawing = context(draws=True, loop_draws=False)
+    assert loader_workers.LEVER.settings(drawing) == (1,)
+    assert 1 not in LEVER.settings(drawing)
+    assert LEVER.settings(drawing)[0] == 3
+    assert loader_workers.LEVER.settings(context(draws=True, loop_draws=True)) == ()
+
+
 def test_is_not_proposed_where_the_script_s_own_sampler_is_asked_batch_by_batch() -> None:
     own = context(has_own_order=True)
     assert LEVER.settings(own) == ()
@@ -27,7 +36,7 @@ def test_is_not_proposed_where_the_script_s_own_sampler_is_asked_batch_by_batch(
 
 
 def test_is_not_proposed_where_they_can() -> None:
-    assert LEVER.settings(context(draws=True, loop_draws=False)) == ()
+    assert LEVER.settings(context(draws=False)) == ()
     assert "the script's own batches" in LEVER.why_not(context())
     assert (
         LEVER.why_not(ScriptContext(machine=LAPTOP))

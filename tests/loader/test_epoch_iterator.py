@@ -420,6 +420,7 @@ def with_validations():
     loader, others = DataLoader(Drawn(400), batch_size=2), DataLoader(Numbers(4), batch_size=2)
     for number, batch in enumerate(loader):
         seen.append(plain(batch))
+        time.sleep(0.004)  # a worker pays off
         if number % 40 == 39:  # it begins with a draw, as each pass over a loader does
             seen.append([plain(one) for one in others])
     return list(seen), rng()

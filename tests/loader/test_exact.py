@@ -271,7 +271,7 @@ def test_nor_do_the_habits_of_scripts(loaders) -> None:
 def test_no_engine_changes_a_batch_a_draw_or_a_weight(loaders) -> None:
     facts = loaders(ENGINES)
     assert [note for note in facts.pop("notes") if "differ" in note] == []
-    assert len(facts) == 8 * 3 * 3
+    assert len(facts) == 7 * 3 * 3
     assert [name for name, same in facts.items() if not same] == []
 
 

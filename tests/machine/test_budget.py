@@ -140,6 +140,16 @@ def test_takes_the_count_of_this_node_or_none(server, env, count) -> None:
     assert budget(server, env=env).slurm_count == count
 
 
+@pytest.mark.parametrize(
+    ("tasks", "ranks_count", "cores"),
+    [(None, 4, 2), ("1(x2)", 4, 2), ("4", 4, 8), ("2", 4, 4), ("4", 1, 8), (None, 100, 1)],
+)
+def test_ranks_share_the_cores_of_their_task(server, tasks, ranks_count, cores) -> None:
+    env = {"SLURM_CPUS_PER_TASK": "8"} | ({"SLURM_STEP_TASKS_PER_NODE": tasks} if tasks else {})
+    found = budget(server, env=env, affinity=frozenset(range(16)))
+    assert found.cores_per_rank(ranks_count) == cores
+
+
 def test_plans_with_one_core_where_nothing_is_known(tmp_path) -> None:
     found = read(root=tmp_path, env={}).budget
     assert (found.core_count, found.limited_by) == (1, "unknown")

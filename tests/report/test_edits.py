@@ -697,16 +697,14 @@ def test_a_loop_that_may_begin_more_than_once_is_left_to_the_user(desk, starts) 
     assert "write this yourself, since which loop trains cannot be told" in desk.said()
 
 
-def test_attention_and_averages_are_asked_for_by_another_word(desk) -> None:
+def test_averages_are_asked_for_by_another_word(desk) -> None:
     text = desk.edit(
         """
         import torch
-        m = Model.from_pretrained("m", attn_implementation="eager")
         e = torch.optim.swa_utils.AveragedModel(m, avg_fn=torch.optim.swa_utils.get_ema_avg_fn(0.9))
         """,
-        sdpa=True, foreach_ema=True,
-    )  # fmt: skip
-    assert 'attn_implementation="sdpa"' in text
+        foreach_ema=True,
+    )
     assert "multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)" in text
 
 

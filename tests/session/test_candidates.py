@@ -53,8 +53,9 @@ def test_what_cannot_help_says_so_before_it_asks_for_permission() -> None:
 
 
 def test_a_redraw_is_refused_by_the_word_that_forbids_it() -> None:
-    _, why = found(Traits(model=ModelTraits(attention="eager")), numerics=Effect.EXACT)
-    assert why["sdpa"] == "its effect is distribution, which needs --numerics distribution"
+    _, why = found(fed(draws=True), numerics=Effect.EXACT)
+    said = "its effect is distribution, which needs --numerics distribution"
+    assert why["redrawing_workers"] == said
 
 
 def finding(name, ratio):

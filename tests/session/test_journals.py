@@ -160,8 +160,8 @@ def test_a_search_says_once_that_its_races_are_lost(work):
     "other",
     [
         {"numerics": Effect.EXACT},
-        {"only": frozenset({"sdpa"})},
-        {"skip": frozenset({"sdpa"})},
+        {"only": frozenset({"huge_pages"})},
+        {"skip": frozenset({"huge_pages"})},
         {"applied": Plan().with_lever("loader_workers", 2)},
     ],
     ids="".join,
@@ -192,7 +192,7 @@ def test_races_on_another_machine_or_torch_are_not_taken_over(work, elsewhere):
 
 def test_another_set_of_levers_has_races_of_its_own(work, monkeypatch):
     opened(work, Entry.SCRIPT, "train.py").append(FAILED)
-    monkeypatch.setattr("hasten.session.journals.discover", lambda: {"sdpa": None})
+    monkeypatch.setattr("hasten.session.journals.discover", lambda: {"huge_pages": None})
     assert opened(work, Entry.SCRIPT, "train.py").resumed_count == 0
 
 
@@ -205,7 +205,7 @@ def test_another_command_or_folder_has_races_of_its_own(work):
 
 def test_races_of_another_build_of_hasten_are_not_taken_over(work, monkeypatch, tmp_path):
     monkeypatch.setattr("hasten.session.journals._PRODUCT", tmp_path / "build")
-    source = tmp_path / "build" / "levers" / "sdpa.py"
+    source = tmp_path / "build" / "levers" / "huge_pages.py"
     source.parent.mkdir(parents=True)
     source.write_text("works = False\n")
     opened(work, Entry.SCRIPT, "train.py").append(FAILED)

@@ -27,7 +27,7 @@ class ModelFacts:
         self._speeds: dict[str, ProductSpeed] = {}
         self._is_timed = False
 
-    def called(self, module: Any, kwargs: Any) -> None:
+    def called(self, module: Any) -> None:
         """Look at a root module when it is called for the first time."""
         if module in self._roots:
             return
@@ -38,7 +38,6 @@ class ModelFacts:
             self.found = replace(self.found, parameter_count=sum(p.numel() for p in weights))
         self._note_layers(parts)
         self._note_numbers([weight for weight in weights if weight.is_floating_point()])
-        self._note_attention(parts, kwargs)
 
     def add(self, traits: Traits) -> Traits:
         """Return traits with the notes, and the speed of fewer bits on the models' device."""
@@ -78,26 +77,6 @@ class ModelFacts:
             dtype="mixed" if len(names) > 1 else names.pop(),
             device=self.found.device or weights[0].device.type,
         )
-
-    def _note_attention(self, parts: list[Any], kwargs: Any) -> None:
-        """Note what computes attention; Transformers models name it, and can replace `eager`."""
-        from torch import nn
-
-        attention = self.found.attention
-        seen: list[Any] = [(part, getattr(part, "config", None)) for part in parts]
-        told = [(part, one) for part, one in seen if hasattr(one, "_attn_implementation")]
-        names = [str(config._attn_implementation) for _, config in told]
-        if "eager" in names:
-            asked = kwargs.get("output_attentions") or any(
-                getattr(config, "output_attentions", False) for _, config in told
-            )
-            able = any(getattr(part, "_supports_sdpa", False) for part, _ in told)
-            attention = "weights" if asked else "eager" if able else "eager alone"
-        elif names:
-            attention = attention or names[0]
-        elif any(isinstance(part, nn.MultiheadAttention) for part in parts):
-            attention = attention or "MultiheadAttention"
-        self.found = replace(self.found, attention=attention)
 
 
 class AutocastWatch:

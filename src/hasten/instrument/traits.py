@@ -116,7 +116,7 @@ class TraitsReader:
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Note what a root module is made of."""
-        quietly(self._model.called, module, kwargs)
+        quietly(self._model.called, module)
         quietly(self._signs.called, module, args, kwargs)
 
     def loading(self) -> None:

@@ -59,7 +59,7 @@ def other_count(context: ScriptContext) -> int | None:
     threads, ranks_count = traits.thread_count, traits.local_rank_count
     if threads is None or budget.limited_by == "unknown" or traits.compiler.is_used:
         return None
-    cores = max(1, budget.core_count // (1 if budget.slurm_count is not None else ranks_count))
+    cores = budget.cores_per_rank(ranks_count)
     if threads > cores:
         return cores
     if threads == 1:

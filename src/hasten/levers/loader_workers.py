@@ -3,8 +3,8 @@
 Helps: loops that wait for data: decoding, augmentation, slow storage; many short epochs.
 Hurts: cheap datasets, where sending a batch costs more than making it; memory, one copy each.
 Maths: exact. Items that draw nothing are made anywhere; items that draw get the numbers that
-    the script's own workers, or its main process, would have drawn, and each batch is checked
-    for it. Failing that, the loader stays as it is.
+    the script's own workers, or its main process, would have drawn (one worker does that), and
+    each batch is checked for it. Failing that, the loader stays as it is.
 Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
 """
 

@@ -1,6 +1,6 @@
 """redrawing_workers: processes that fetch batches ahead and draw random numbers of their own.
 
-Helps: loops that wait for data whose augmentation cannot be replayed in another process.
+Helps: loops that wait for data whose augmentation cannot be replayed in several processes.
 Hurts: cheap datasets, where sending a batch costs more than making it; memory, one copy each.
 Maths: distribution. The samples and the law of their order stay. The items draw different numbers
     of the same law, as with `num_workers` set by hand, and where they drew in the main process,
@@ -37,7 +37,7 @@ def why_not(context: ScriptContext) -> str:
             "the script's own sampler is asked for one batch at a time: none is made ahead of use"
         )
     return (
-        "workers can make the script's own batches here" if counts(context) else why_none(context)
+        "a worker can make the script's own batches here" if counts(context) else why_none(context)
     )
 
 

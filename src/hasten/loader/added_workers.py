@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.worker_advantage import WorkerAdvantage
 from hasten.loader.worker_plan import HERE, WorkerPlan, why_not_elsewhere
-from hasten.loader.workers import draw_predictor
 from hasten.loader.workers.observed import Moves, observe
 from hasten.loader.workers.spot_check import SpotCheck
 from hasten.loader.workers.tasks import Draws
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from hasten.loader.cache_warmup import CacheWarmup
     from hasten.loader.item_facts import ItemFacts
     from hasten.loader.notices import Notices
-    from hasten.loader.random_states import States
     from hasten.loader.workers.pools import Pools
 
 LOOP_DRAWS = "the training loop draws random numbers between two batches"
@@ -27,28 +24,6 @@ _PATIENCE_S = 10.0
 _PATIENCE_RATIO = 20.0
 _MOST_MISSES = 3
 _REPAID_COUNT = 16  # batches
-_MOST_OBSERVED = 16
-
-
-@dataclass(slots=True)
-class _Observed:
-    """The batches that were observed: how many, the last one, and those that drew.
-
-    Attributes:
-        drew: for each that drew, the states before and after it, and its number of samples.
-    """
-
-    count: int = 0
-    last: tuple[int, Moves] | None = None
-    drew: list[tuple[States, States, int]] = field(default_factory=list)
-
-    def add(self, key: int, moves: Moves, sample_count: int) -> tuple[int, Moves] | None:
-        """Record a batch of the pass `key`; return the one before it."""
-        before, self.last = self.last, (key, moves)
-        self.count += 1
-        if moves.drew:
-            self.drew.append((moves.before, moves.after, sample_count))
-        return before
 
 
 class AddedWorkers:
@@ -66,7 +41,6 @@ class AddedWorkers:
     Attributes:
         pace: who makes batches faster, workers or the main process.
         trust: how far the workers' batches have been found correct.
-        forecast: how many numbers each item draws, if all draw equally many.
     """
 
     def __init__(
@@ -74,7 +48,6 @@ class AddedWorkers:
     ) -> None:
         self.pace = WorkerAdvantage(clock)
         self.trust = SpotCheck(notices)
-        self.forecast: draw_predictor.DrawPredictor | None = None
         self._items = items
         self._pools = pools
         self._notices = notices
@@ -82,7 +55,7 @@ class AddedWorkers:
         self._count = 0
         self._wanted = self._redraws = self._settled = False
         self._miss_count = self._hit_count = 0
-        self._observed = _Observed()
+        self._observed: tuple[int, Moves] | None = None
         self._slowest_s = 0.0
 
     def want(self, count: int, *, redraws: bool, light: bool) -> None:
@@ -105,22 +78,15 @@ class AddedWorkers:
         hear(f"no worker processes: {why}")
         self._pools.drop()
 
-    def missed(self, why: str, *, foretold: bool) -> None:
-        """Note that random numbers were handed over in vain.
-
-        Args:
-            why: who drew.
-            foretold: nobody else drew, so the predicted number of draws was wrong.
-        """
+    def missed(self, why: str) -> None:
+        """Note that random numbers were handed over in vain, and who drew."""
         self._miss_count += 1
         self._hit_count = 0
-        if foretold:
-            self.forecast = None
-        elif self._miss_count >= _MOST_MISSES:
+        if self._miss_count >= _MOST_MISSES:
             self.refuse(why)
 
     def handed_over(self) -> None:
-        """Note that random numbers were handed over as foretold; many repay what a miss cost."""
+        """Note that random numbers were handed over; many repay what a miss cost."""
         self._hit_count += 1
         if self._hit_count >= _REPAID_COUNT:
             self._miss_count = 0
@@ -130,39 +96,35 @@ class AddedWorkers:
         """Whether to observe the next batches, to learn if other processes may make them."""
         return self._wanted and not self._settled and not self._off
 
-    def observe(self, loader: Any, key: int, fetch: Callable[[], Any], count: int) -> Any:
+    def observe(self, loader: Any, key: int, fetch: Callable[[], Any]) -> Any:
         """Fetch a batch here and learn from it; return it, or the exception that it raised.
 
         Args:
             loader: the script's.
             key: of the pass.
             fetch: makes the batch.
-            count: its number of samples.
         """
         start_s = time.monotonic()
         found, moves = observe(loader, fetch)
         self._slowest_s = max(self._slowest_s, time.monotonic() - start_s)
-        last = self._observed.add(key, moves, count)
+        last, self._observed = self._observed, (key, moves)
         if last is not None:
-            self._learn(last, (key, moves))
+            self._learn(last, self._observed)
         return found
 
     def _learn(self, last: tuple[int, Moves], this: tuple[int, Moves]) -> None:
-        (old_key, old), (key, new), drew = last, this, self._observed.drew
-        self._items.draws = bool(drew)
+        (old_key, old), (key, new) = last, this
+        self._items.draws = draws = old.drew or new.drew
         if new.changed:  # opening a file only at the first item does no harm
             self.refuse("the dataset changes while it is read")
         elif new.seeked:
             self.refuse("items are read from a file that is open already, whose position is shared")
         elif self._redraws:
             self._settled = True
-        elif drew and key == old_key and old.after != new.before:
+        elif draws and key == old_key and old.after != new.before:
             self.refuse(LOOP_DRAWS)
-        elif not drew:
+        else:
             self._settled = True
-        elif len(drew) > 1 or self._observed.count >= _MOST_OBSERVED:
-            self._settled = True
-            self.forecast = draw_predictor.learn(drew) if len(drew) > 1 else None
 
     @property
     def patience_s(self) -> float:
@@ -182,7 +144,7 @@ class AddedWorkers:
         if self.pace.is_home:
             return HERE
         if self._items.draws:
-            return WorkerPlan(self._count if self.forecast is not None else 1, Draws.CHAIN, 0)
+            return WorkerPlan(1, Draws.CHAIN, 0)
         return WorkerPlan(self._count, Draws.NONE, 0)
 
     def _unshareable(self, loader: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import time
 import weakref
@@ -161,13 +162,15 @@ class CacheWarmup:
     def first_pass_s(self) -> float:
         """Seconds by which the pass that fills the cache takes longer than one that reads it.
 
-        Workers fill it while the loop computes: only their time beyond the loop's counts.
+        Workers fill it while the loop computes, on the cores that both share: only the time beyond
+        the loop's own counts.
         """
         if not self._window or self._is_off:
             return 0.0
         each_s = self._saved_ratio * self.held_s / len(self._window)
         if self.process_count:
-            each_s = max(0.0, each_s / self.process_count - self._loop_s)
+            shared_s = (each_s + self._loop_s) / len(os.sched_getaffinity(0))
+            each_s = max(0.0, each_s / self.process_count - self._loop_s, shared_s - self._loop_s)
         return self._kept_ratio * each_s * self._new_count / self._size
 
     @property

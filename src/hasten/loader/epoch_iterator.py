@@ -13,7 +13,6 @@ from hasten.loader.batch_equality import difference
 from hasten.loader.cache import file_access
 from hasten.loader.fetchers import Fetchers
 from hasten.loader.index_queue import IndexQueue
-from hasten.loader.indices import sample_count
 from hasten.loader.pass_draws import PassDraws
 from hasten.loader.sources.source import Stock, stock_of
 from hasten.loader.workers import spot_check
@@ -157,7 +156,7 @@ class EpochIterator:
 
     def _task(self, number: int, indices: Any, pool: Pool) -> Task:
         draws, worker_plan = self.draws, self.fetchers.worker_plan
-        before = draws.before(worker_plan, number, indices, self.state.added.forecast)
+        before = draws.before(worker_plan, number)
         checked, provisional = self.state.due(), worker_plan.provisional
         for_workers = worker_plan.logical_count > 0
         return Task(
@@ -224,9 +223,7 @@ class EpochIterator:
     def _observe(self, indices: Any) -> Any:
         """Fetch, and see whether other processes could do it."""
         fetchers, added = self.fetchers, self.state.added
-        found = added.observe(
-            self.loader, self.draws.key, lambda: fetchers.fetch(indices), sample_count(indices)
-        )
+        found = added.observe(self.loader, self.draws.key, lambda: fetchers.fetch(indices))
         if not added.curious:
             fetchers.look_again()
         if isinstance(found, Exception):
@@ -416,8 +413,7 @@ def _of_chain(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) 
     now = random_states.read()
     before = task.states if task.states is not None else epoch.draws.handed
     if before != now:
-        # If nobody else has drawn, the predicted number of draws was wrong.
-        epoch.state.added.missed(LOOP_DRAWS, foretold=epoch.draws.handed == now)
+        epoch.state.added.missed(LOOP_DRAWS)
         truth, _ = _truth(epoch, task)
         epoch.draws.handed = random_states.read()
         epoch.abandon([])

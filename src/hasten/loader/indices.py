@@ -216,14 +216,6 @@ def _size_of(sampler: Any) -> int | None:
     return sampler.batch_size if type(sampler) is BatchSampler else None
 
 
-def sample_count(indices: Any) -> int:
-    """Return a batch's number of samples; without automatic batching it is a single index.
-
-    Anything else that the script's own sampler gives is not queried.
-    """
-    return len(indices) if type(indices) is list else 1
-
-
 def listed(indices: Any) -> Any:
     """Return a batch of a `fast` stream as torch's sampler gives it.
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
-from hasten.loader.indices import sample_count
 from hasten.loader.workers.tasks import Draws
 
 if TYPE_CHECKING:
     from hasten.loader.own_workers import OwnWorkers
     from hasten.loader.random_states import States
     from hasten.loader.worker_plan import WorkerPlan
-    from hasten.loader.workers.draw_predictor import DrawPredictor
     from hasten.loader.workers.streams import Streams
 
 
@@ -39,11 +37,11 @@ class PassDraws:
         self.resumes: dict[int, States] = {}
         self.streams: Streams | None = None
         self._starts: dict[int, States] = {}
-        self._chain: tuple[States, int] | None = None
+        self._chains = False
 
     def restart_chain(self) -> None:
         """Have the main process's states read again before the next batch is requested."""
-        self._chain = None
+        self._chains = False
 
     def hand_over(self) -> None:
         """Let others continue the streams of the script's workers, where their states are known."""
@@ -55,26 +53,16 @@ class PassDraws:
         """Let the main process play the script's workers."""
         self.streams = own.streams_here(loader, key=self.key, seed=self.seed, starts=self._starts)
 
-    def before(
-        self, worker_plan: WorkerPlan, number: int, indices: Any, forecast: DrawPredictor | None
-    ) -> States | None:
+    def before(self, worker_plan: WorkerPlan, number: int) -> States | None:
         """Return the states before a workers' batch; None if the workers continue from their own.
 
         Args:
             worker_plan: who makes it.
             number: the batch's number.
-            indices: the indices of its samples.
-            forecast: how many numbers each sample draws, if known.
         """
         if worker_plan.draws is Draws.STREAM:
             return self._starts.pop(number % worker_plan.logical_count, None)
-        if worker_plan.draws is Draws.NONE:
-            return None
-        if self._chain is None:
-            states = random_states.read()
-        elif forecast is None:  # the only worker continues from its own states
-            return None
-        else:
-            states = forecast.skip(*self._chain)
-        self._chain = states, sample_count(indices)
-        return states
+        if worker_plan.draws is Draws.NONE or self._chains:
+            return None  # the only worker of a chain continues from its own states
+        self._chains = True
+        return random_states.read()

@@ -30,6 +30,7 @@ _SATURATED_RATIO = 0.9
 _LONG_PASS_S = 10.0
 _NEAR_RATIO = 1.1
 _BUSY_RATIO = 0.5
+_CHAIN_COUNT = 1  # the main process's random numbers go from batch to batch
 _WORKING_RATIO = 0.8  # of the time of threads that share operations; they spin in the rest
 
 
@@ -199,7 +200,10 @@ def counts(context: ScriptContext) -> tuple[int, ...]:
 
 def replayable_counts(context: ScriptContext) -> tuple[int, ...]:
     """Return the worker counts to try that can make the script's own batches."""
-    return tuple(count for count in counts(context) if replayable(context, count))
+    loader, found = context.traits.loader, counts(context)
+    if found and loader is not None and loader.draws and not loader.worker_count:
+        found = (_CHAIN_COUNT,)
+    return tuple(count for count in found if replayable(context, count))
 
 
 def threads_beside(context: ScriptContext) -> int | None:
@@ -242,7 +246,8 @@ def replayable(context: ScriptContext, count: int) -> bool:
         return True
     if loader.worker_count:
         return count <= loader.worker_count or not loader.draws
-    return not loader.has_own_order and not (loader.draws and context.traits.loop_draws)
+    chains = count <= _CHAIN_COUNT and not context.traits.loop_draws
+    return not loader.has_own_order and (chains or not loader.draws)
 
 
 def why_none(context: ScriptContext) -> str:

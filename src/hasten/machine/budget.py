@@ -6,7 +6,7 @@ from math import floor
 from typing import TYPE_CHECKING
 
 from hasten.machine.cpu import cores_touched
-from hasten.machine.slurm import slurm_count
+from hasten.machine.slurm import slurm_count, task_count
 from hasten.records import Budget
 
 if TYPE_CHECKING:
@@ -74,4 +74,5 @@ def read_budget(
         affinity_core_count=affinity_cores,
         quota_cores_ratio=quota_cores_ratio,
         slurm_count=slurm,
+        task_count=task_count(env),
     )

@@ -28,11 +28,15 @@ def slurm_count(env: Mapping[str, str]) -> int | None:
     asked = whole(env.get("SLURM_CPUS_PER_TASK"))
     if asked and asked > 0:
         return asked
-    counts = per_node(env.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    if not counts or _shares_the_node(env):
+    if task_count(env) > 1:  # the node's count is not one task's
         return None
-    count = counts[0] if len(set(counts)) == 1 else _of_this_node(counts, env)
-    return count or None
+    return _of_this_node(per_node(env.get("SLURM_JOB_CPUS_PER_NODE", "")), env)
+
+
+def task_count(env: Mapping[str, str]) -> int:
+    """Return the tasks of this step on this node; 1 outside a step."""
+    counts = per_node(env.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    return _of_this_node(counts, env) or max(counts, default=1)
 
 
 def per_node(listing: str) -> tuple[int, ...]:
@@ -50,16 +54,12 @@ def per_node(listing: str) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _shares_the_node(env: Mapping[str, str]) -> bool:
-    """True in a step with several tasks on a node: the node's count is not one task's."""
-    tasks = env.get("SLURM_STEP_TASKS_PER_NODE")
-    return tasks is not None and set(per_node(tasks)) != {1}
-
-
 def _of_this_node(counts: tuple[int, ...], env: Mapping[str, str]) -> int | None:
     """Return this node's count. SLURM_NODEID counts the step's nodes, the list the job's."""
+    if len(set(counts)) == 1:
+        return counts[0] or None
     node = whole(env.get("SLURM_NODEID"))
     step_nodes = whole(env.get("SLURM_STEP_NUM_NODES"))
     if node is None or not 0 <= node < len(counts) or step_nodes not in (None, len(counts)):
         return None
-    return counts[node]
+    return counts[node] or None

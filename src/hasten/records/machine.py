@@ -44,6 +44,7 @@ class Budget:
         affinity_core_count: physical cores that the mask touches.
         quota_cores_ratio: CPU quota of the strictest cgroup, in cores (7.65), None if unlimited.
         slurm_count: CPUs that Slurm gave this task.
+        task_count: tasks of the Slurm step on this node, each with a budget of its own.
     """
 
     core_count: int
@@ -52,6 +53,12 @@ class Budget:
     affinity_core_count: int | None = None
     quota_cores_ratio: float | None = None
     slurm_count: int | None = None
+    task_count: int = 1
+
+    def cores_per_rank(self, rank_count: int) -> int:
+        """Return the cores of one of `rank_count` ranks on this machine, at least 1."""
+        sharing_count = max(1, rank_count // self.task_count)
+        return max(1, self.core_count // sharing_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,9 +67,6 @@ class ModelTraits:
         has_channels_last: all of these have this layout; None where that cannot be told.
         conv_input_dimension_count: dimensions of what all models with weights are called with,
             where there are convolutions; 0 where they differ.
-        attention: who computes it: the word of Transformers (`eager`, `sdpa`), `weights` where the
-            script asks `eager` for them, `eager alone` where the model has no other, or
-            `MultiheadAttention`.
     """
 
     parameter_count: int | None = None
@@ -79,7 +76,6 @@ class ModelTraits:
     has_conv3d: bool = False
     has_channels_last: bool | None = None
     conv_input_dimension_count: int | None = None
-    attention: str | None = None
 
     @property
     def is_on_accelerator(self) -> bool:

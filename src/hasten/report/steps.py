@@ -30,14 +30,23 @@ PLACES = {
 }
 
 
-def speed(profile: Profile) -> str:
+def shown_step_s(profile: Profile, *, is_compared: bool) -> float:
+    """Return the seconds of a step: the mean; the median, like the figure, where two are compared.
+
+    A mean holds what happens once, such as what is compiled.
+    """
+    return profile.step_s if is_compared else profile.mean_step_s
+
+
+def speed(profile: Profile, *, is_compared: bool = False) -> str:
     """Say how fast the training is."""
-    return f"{duration(profile.mean_step_s)} a step, {rate(profile)}"
+    step_s = shown_step_s(profile, is_compared=is_compared)
+    return f"{duration(step_s)} a step, {rate(profile, step_s)}"
 
 
-def rate(profile: Profile) -> str:
-    """Say how many samples a second holds."""
-    return f"{significant(profile.samples_per_s)} {profile.sample_unit}/s"
+def rate(profile: Profile, step_s: float) -> str:
+    """Say how many samples a second holds, at `step_s` seconds a step."""
+    return f"{significant(profile.sample_count / step_s)} {profile.sample_unit}/s"
 
 
 def bottleneck(profile: Profile) -> str:

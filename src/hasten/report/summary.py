@@ -10,6 +10,7 @@ from rich.text import Text
 from hasten.records import Outcome
 from hasten.report import findings, text
 from hasten.report.layout import heading, indented, prose, section
+from hasten.report.steps import shown_step_s
 from hasten.report.wording import (
     EFFECTS,
     command_line,
@@ -89,9 +90,8 @@ def _tried(levers: Sequence[LeverReport], most_count: int) -> list[RenderableTyp
 
 def _facts(tuning: Tuning) -> list[tuple[str, str]]:
     """Return the step before and after, the effect on the numbers, and the cost of the search."""
-    before_s, then = tuning.baseline.mean_step_s, ""
-    if tuning.tuned is not None:  # medians, like the figure: a mean holds what happens once
-        before_s, then = tuning.baseline.step_s, f" before, {duration(tuning.tuned.step_s)} after"
+    before_s = shown_step_s(tuning.baseline, is_compared=tuning.tuned is not None)
+    then = "" if tuning.tuned is None else f" before, {duration(tuning.tuned.step_s)} after"
     parts = step_parts(tuning.traits.step_batch_count, tuning.traits.optimizer.step_count)
     held = f" ({parts})" if parts else ""
     rows = [("step", f"{duration(before_s)}{then}{held}")]

@@ -203,10 +203,12 @@ def reasons(rows: Sequence[LeverReport]) -> str:
 
 def _steps(tuning: Tuning) -> list[RenderableType]:
     before, after = tuning.baseline, tuning.tuned
-    lead = prose(f"Baseline: {steps.speed(before)}. {steps.bottleneck(before)}")
+    speed = steps.speed(before, is_compared=after is not None)
+    lead = prose(f"Baseline: {speed}. {steps.bottleneck(before)}")
     if after is None:
         return [lead, Text(), steps.stack(before), Text(), steps.phases(before)]
-    then = prose(f"Tuned: {steps.speed(after)}. {steps.bottleneck(after)}")
+    speed = steps.speed(after, is_compared=True)
+    then = prose(f"Tuned: {speed}. {steps.bottleneck(after)}")
     stacks = steps.stacks(before, after)
     table = steps.phases_before_and_after(before, after)
     return [lead, then, Text(), stacks, Text(), table]

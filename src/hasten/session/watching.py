@@ -78,7 +78,7 @@ def context_of(
         budget, free_bytes = machine.budget, machine.memory.available_bytes
         machine = replace(
             machine,
-            budget=replace(budget, core_count=max(1, budget.core_count // count)),
+            budget=replace(budget, core_count=budget.cores_per_rank(count)),
             memory=replace(machine.memory, available_bytes=free_bytes and free_bytes // count),
         )
         busy = baseline.cores_ratio

@@ -201,10 +201,7 @@ def _cpu_frequency(case: Case) -> Finding | None:
 
 
 def _cores_per_rank(case: Case) -> int:
-    """Return the cores of one rank; a count from Slurm is already per task."""
-    budget = case.machine.budget
-    shared = 1 if budget.slurm_count is not None else case.traits.local_rank_count
-    return max(1, budget.core_count // shared)
+    return case.machine.budget.cores_per_rank(case.traits.local_rank_count)
 
 
 def _ranks_oversubscribed(case: Case) -> Finding | None:

@@ -108,7 +108,8 @@ class Cache:
             if same and (memo.why_not or looks == seen):
                 return memo
             drop_count += 1
-            self._store = None
+            if len(self._memos) == 1:  # else what is kept of other datasets counts, too
+                self._store = None
         memo = Memo(self._current_store(), new_salt(), roots)
         if drop_count >= _MOST_DROPS:
             memo.off = "the dataset changes from pass to pass"

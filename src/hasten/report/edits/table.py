@@ -28,7 +28,6 @@ _ALL: tuple[Edit, ...] = (
     loaders.loader_workers,
     process.malloc_retention,
     loaders.redrawing_workers,
-    models.sdpa,
     *LAST,
 )
 EDITS: Mapping[str, Edit] = {

@@ -39,7 +39,7 @@ def bars(before: Profile, after: Profile | None) -> list[Bar]:
     return [
         Bar(
             name=name if after else "step",
-            message=speed(profile),
+            message=speed(profile, is_compared=after is not None),
             segments=_segments(profile, full_s=full_s),
         )
         for name, profile in known

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from hasten.report import doctor, pages, wording
 from hasten.report.bars import COLOURS
-from hasten.report.steps import bottleneck, rate
+from hasten.report.steps import bottleneck, rate, shown_step_s
 from hasten.units import duration, percent, times
 
 if TYPE_CHECKING:
@@ -72,10 +72,12 @@ class Card:
 def tiles(tuning: Tuning) -> list[tuple[str, str, str]]:
     """Return the figures of a tuning that deserve large type: a name, a value and a note."""
     before, after = tuning.baseline, tuning.tuned
-    name = "a step" if after is None else "a step, before"
-    found = [(name, duration(before.mean_step_s), rate(before))]
-    if after is not None:
-        found.append(("a step, after", duration(after.mean_step_s), rate(after)))
+    shown = [("a step" if after is None else "a step, before", before)]
+    shown += [] if after is None else [("a step, after", after)]
+    found = []
+    for name, one in shown:
+        step_s = shown_step_s(one, is_compared=after is not None)
+        found.append((name, duration(step_s), rate(one, step_s)))
     if tuning.speedup is not None and tuning.plan.settings:
         speedup = tuning.speedup
         ends = f"95% interval {times(speedup.low_ratio)} to {times(speedup.high_ratio)}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from hasten.report.edits.arguments import argument, code, expression, with_argument
+from hasten.report.edits.arguments import argument, code, expression
 from hasten.report.edits.flow import Flow
 from hasten.report.edits.job import change
 from hasten.report.edits.kinds.optimizers import made
@@ -193,23 +193,3 @@ def _alike(survey: Survey, flow: Flow, model: Model, text: str) -> list[Site]:
         and means(flow, site.call.func.value, site, model)
         and (method == "compile" or argument(site.call, "memory_format") is not None)
     ]
-
-
-def sdpa(job: Job) -> None:
-    """Ask Transformers for the fused kernel where the script asks for the eager one."""
-    survey = job.survey()
-    eager = [
-        site
-        for site in survey.calls
-        if (told := argument(site.call, "attn_implementation")) is not None
-        and code(told.value).strip("'\"") == "eager"
-    ]
-    if not eager:
-        job.paste('no attn_implementation="eager" is written in these files')
-        return
-
-    change(eager, lambda site: _with_fused_attention)
-
-
-def _with_fused_attention(node: Any) -> Any:
-    return with_argument(node, "attn_implementation", '"sdpa"')
