@@ -18,7 +18,16 @@ STAGES = {
     "machine", "trials", "instrument", "loader", "root_calls", "levers", "compare", "search",
     "verify", "diagnose", "report",
 }  # fmt: skip
-SHARED = {"records", "protocol", "lever", "units", "errors", "rank", "torch_threads"}
+SHARED = {
+    "records",
+    "protocol",
+    "lever",
+    "units",
+    "errors",
+    "rank",
+    "torch_threads",
+    "after_import",
+}
 WIRING = {
     "session",
     "child",

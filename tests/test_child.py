@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import hasten.errors
+from hasten.after_import import AfterImport, after_import
 from hasten.child import AppliedLevers, LeverOmissions, prepare
 from hasten.errors import PlanError
 from hasten.protocol import Attached, Mode, RecordingSpec
 from hasten.records import LossEnvelope, Plan
-from hasten.trials.after_import import AfterImport, after_import
 from hasten.trials.channel import Listener
 from hasten.trials.child_environment import environment
 

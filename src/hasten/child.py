@@ -15,11 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten import protocol
+from hasten.after_import import after_import
 from hasten.lever import discover, lookup
 from hasten.protocol import Mode, Order
 from hasten.records import Plan, Scope
 from hasten.trials import own_port, stack_dump, tracebacks
-from hasten.trials.after_import import after_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

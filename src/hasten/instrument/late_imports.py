@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
 import sys
 from functools import partial, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from hasten.after_import import AfterImport, is_complete
 from hasten.instrument.stand_ins import put
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Callable
     from types import ModuleType
 
     Answer = Callable[..., Any]
@@ -35,10 +33,10 @@ def stand_in_later(home: str, name: str, answer: Answer) -> Undo:
     def place() -> None:
         placed.append(_replace(sys.modules[home], name, answer))
 
-    if _has(home, name) or _is_complete(home):
+    if _has(home, name) or is_complete(home):
         place()
         return placed[0]
-    arrival = _Arrival(home, place)
+    arrival = AfterImport(home, place)
     sys.meta_path.insert(0, arrival)
 
     def undo() -> None:
@@ -47,12 +45,6 @@ def stand_in_later(home: str, name: str, answer: Answer) -> Undo:
             one()
 
     return undo
-
-
-def _is_complete(home: str) -> bool:
-    """Return whether a module is there and its import is over."""
-    module = sys.modules.get(home)
-    return module is not None and not getattr(module.__spec__, "_initializing", False)
 
 
 def _has(home: str, name: str) -> bool:
@@ -79,55 +71,3 @@ def _replace(module: ModuleType, name: str, answer: Answer) -> Undo:
         return partial(answer, original)(*args, **kwargs)
 
     return put(owner, last, stand_in)
-
-
-class _Arrival(importlib.abc.MetaPathFinder):
-    """Calls `then` right after the module `home` has run for the first time.
-
-    A module that is being imported already is found complete at a later import.
-    """
-
-    def __init__(self, home: str, then: Callable[[], None]) -> None:
-        self._home = home
-        self._then = then
-        self._looking = False
-
-    def stay_away(self) -> None:
-        """Look no longer."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find the module as usual, and hook its loader; merely asking imports nothing."""
-        if self._looking:
-            return None
-        if _is_complete(self._home):
-            self._arrived()
-        if name != self._home:
-            return None
-        self._looking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._looking = False
-        if spec is not None and spec.loader is not None:
-            self._follow(spec.loader)
-        return spec
-
-    def _follow(self, loader: Any) -> None:
-        run = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)
-            run(module)
-            if module.__name__ == self._home:
-                self._arrived()
-
-        loader.exec_module = exec_module
-
-    def _arrived(self) -> None:
-        if self in sys.meta_path:
-            self.stay_away()
-            self._then()

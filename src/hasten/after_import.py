@@ -21,13 +21,27 @@ def after_import(name: str, then: Callable[[], None]) -> None:
         sys.meta_path.insert(0, AfterImport(name, then))
 
 
+def is_complete(name: str) -> bool:
+    """Return whether a module is there and its import is over."""
+    module = sys.modules.get(name)
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
+
+
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Call `then` right after the module `name` has been imported for the first time."""
+    """Call `then` right after the module `name` has been imported for the first time.
+
+    A module that is being imported already is found complete at a later import.
+    """
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name = name
         self._then = then
         self._looking = False
+
+    def stay_away(self) -> None:
+        """Look no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -37,7 +51,11 @@ class AfterImport(importlib.abc.MetaPathFinder):
         Libraries look for a module without importing it (`importlib.util.find_spec("torch")`),
         so this finder stays until the module really runs.
         """
-        if name != self._name or self._looking:
+        if self._looking:
+            return None
+        if is_complete(self._name):
+            self._follow()
+        if name != self._name:
             return None
         self._looking = True
         try:
@@ -50,7 +68,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
     def _follow(self) -> None:
         if self in sys.meta_path:
-            sys.meta_path.remove(self)
+            self.stay_away()
             self._then()
 
 
