@@ -2,11 +2,13 @@
 
 import sys
 import time
+from functools import partial
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+import hasten.loader.proofs as proofs_module
 from hasten.loader.proof.verdict import LoaderProof, MissingReason, ProofReason
 from hasten.loader.proofs import Proofs
 from hasten.records import LoaderTraits
@@ -44,6 +46,16 @@ def test_what_is_known_costs_nothing(proofs) -> None:
     proofs.of(one)
     proofs.cost_s = 1.0
     assert proofs.repay(one, life)
+
+
+def test_another_cell_of_a_notebook_needs_another_proof(monkeypatch) -> None:
+    made = []
+    monkeypatch.setattr(proofs_module, "prove", lambda one: made.append(one) or LoaderProof())
+    space = vars(sys.modules["__main__"])
+    monkeypatch.setitem(space, "ask", partial(Proofs().of, loader()))
+    for count, text in enumerate(["ask(); ask()", "ask()"], 1):
+        exec(compile(text, f"<cell {count}>", "exec"), space)
+        assert len(made) == count
 
 
 def test_a_list_is_examined_once_and_is_not_kept_alive() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from contextlib import suppress
@@ -17,6 +18,7 @@ from hasten.loader.sources import batched_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import FrameType
 
     from hasten.loader.proof.verdict import LoaderProof
     from hasten.loader.worker_plan import WorkerRequest
@@ -97,7 +99,8 @@ def permit_of(proof: LoaderProof) -> Permit:
 class Proofs:
     """Keeps the proof of each dataset and collate function.
 
-    What is proven stays proven: code that can run later could also run at the first look.
+    What is proven stays proven: code that can run later could also run at the first look, except
+    in the later cells of a notebook.
 
     Attributes:
         cost_s: the seconds that the last proof took; the first one also reads the files.
@@ -160,6 +163,7 @@ class Proofs:
         parts += [loader.worker_init_fn] * (loader.worker_init_fn is not None)
         order = order_of(loader)
         parts += [order] * (type(order).__name__ == "SubsetRandomSampler")
+        parts += _cell()  # other cells of a notebook come later, and may do anything
         key = (loader._auto_collation, *map(id, parts))
         seen, proof = self._known.get(key, ([], None))
         same = proof is not None and all(s() is p for s, p in zip(seen, parts, strict=True))
@@ -196,6 +200,18 @@ class Proofs:
             draws=self._draws.get(dataset) if loader.draws is None else loader.draws,
             unkept=unkept, opens_pictures=opens_pictures,
         )  # fmt: skip
+
+
+def _cell() -> list[Any]:
+    """Return the code of the notebook's cell, or of the script, that is running in this thread."""
+    frame: FrameType | None = sys._getframe()
+    space = vars(sys.modules["__main__"])
+    while frame is not None:
+        is_whole = frame.f_code.co_name == "<module>" or frame.f_code.co_name.startswith("<cell")
+        if is_whole and frame.f_globals is space:
+            return [frame.f_code]
+        frame = frame.f_back
+    return []
 
 
 def _weakly(part: Any, loader: Any) -> Callable[[], Any]:

@@ -1833,6 +1833,28 @@ class DeepCopiedInList(Base):
 
 
 @refused
+class GoesThroughALoader(Base):
+    def __init__(self):
+        super().__init__()
+        self.others = DataLoader(AttributeCount(), batch_size=2)
+
+    def __getitem__(self, i):
+        return next(iter(self.others))  # here
+
+
+@refused
+class LoopsOverALoader(GoesThroughALoader):
+    def __getitem__(self, i):
+        return [batch for batch in self.others]  # noqa: C416  # here
+
+
+@refused
+class GetsByAName(Base):
+    def __getitem__(self, i):
+        return operator.attrgetter("count")(self)  # here
+
+
+@refused
 class SuperWrites(AttributeCount):
     def __getitem__(self, i):
         return super().__getitem__(i)

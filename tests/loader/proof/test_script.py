@@ -65,6 +65,9 @@ WRITTEN = {
     "an attribute": "rows.gain = 2.0",
     "through the loader": "loader.dataset.gain = 2.0",
     "by name": "setattr(rows, 'gain', 2.0)",
+    "by the setter of all objects": "object.__setattr__(rows, 'gain', 2.0)",
+    "by the setter of a module": "builtins.setattr(rows, 'gain', 2.0)",
+    "its class, by its type": "kind = type(rows); kind.gain = 2.0",
     "by a made name": "setattr(rows, 'ga' + 'in', 2.0)",
     "its dictionary": "rows.__dict__['gain'] = 2.0",
     "all of its variables": "vars(rows).update(gain=2.0)",
@@ -964,6 +967,110 @@ def test_what_python_starts_with_is_no_part_of_the_script(tmp_path) -> None:
 
 
 HIDDEN = {
+    "a variable that is declared before the loop": (
+        """
+def main():
+    global SCALE
+    loader = DataLoader(rows, batch_size=4)
+    for epoch in range(2):
+        for batch in loader:
+            told(loader)
+            SCALE *= 0.5
+main()
+""",
+        "UNWRITTEN",
+    ),
+    "a variable of the function around, declared before the loop": (
+        """
+def around():
+    level = 1.0
+    class More(Rows):
+        def __getitem__(self, i): return self.rows[i] * level
+    loader = DataLoader(More(), batch_size=4)
+    def train():
+        nonlocal level
+        for batch in loader:
+            told(loader)
+            level *= 0.5
+    train()
+around()
+""",
+        "UNWRITTEN",
+    ),
+    "the dataset of a trainer, by a callback": (
+        """
+class Level:
+    __slots__ = ("share",)
+class More(Rows):
+    def __init__(self):
+        super().__init__()
+        self.level = Level()
+        self.level.share = 1.0
+    def __getitem__(self, i): return self.rows[i] * self.level.share
+class Trained(torch.nn.Linear):
+    def extra_repr(self, trainer=None):
+        if trainer: trainer.loader.dataset.level.share = 0.5
+        return ""
+loader, net = DataLoader(More(), batch_size=4), Trained(1, 1)
+for batch in loader:
+    told(loader)
+    repr(net)
+""",
+        "UNWRITTEN",
+    ),
+    "a list of a class, by a method": (
+        """
+class More(Rows):
+    weights = [1.0] * 12
+    def __getitem__(self, i): return self.rows[i] * self.weights[i]
+    def anneal(self): type(self).weights[:] = [0.5] * 12
+rows = More()
+loader = DataLoader(rows, batch_size=4)
+for batch in loader:
+    told(loader)
+    rows.anneal()
+""",
+        "OWNED",
+    ),
+    "what a dataclass is ordered by": (
+        """
+from dataclasses import dataclass, field
+@dataclass(order=True)
+class Record:
+    score: float
+    row: int = field(compare=False)
+class More(Rows):
+    def __init__(self):
+        super().__init__()
+        self.tries = tuple(tuple(Record(0.0, n) for n in range(3)) for _ in range(12))
+    def __getitem__(self, i): return max(self.tries[i]).row
+rows = More()
+loader = DataLoader(rows, batch_size=4)
+for batch in loader:
+    told(loader)
+    rows.tries[0][1].score = 2.0
+""",
+        "UNWRITTEN",
+    ),
+    "what a pattern names": (
+        """
+class Jitter:
+    def __init__(self): self.scale = 1.0
+class More(Rows):
+    def __init__(self):
+        super().__init__()
+        self.jitter = Jitter()
+    def __getitem__(self, i):
+        match self.jitter:
+            case Jitter(scale=scale): return self.rows[i] * scale
+rows = More()
+loader = DataLoader(rows, batch_size=4)
+for batch in loader:
+    told(loader)
+    rows.jitter.scale = 2.0
+""",
+        "UNWRITTEN",
+    ),
     "an episode that was drawn": (
         """
 class Episode:
@@ -1061,6 +1168,61 @@ for batch in loader:
         "UNWRITTEN",
     ),
 }
+
+
+LATE = {
+    "a variable that is set before the loop": """
+def main():
+    global SCALE
+    SCALE = 2.0
+    loader = DataLoader(rows, batch_size=4)
+    for batch in loader: told(loader)
+main()
+""",
+    "objects that set themselves up once": """
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class Settings:
+    gain: float
+    def __post_init__(self): object.__setattr__(self, "gain", 2 * self.gain)
+class More(Rows):
+    def __init__(self):
+        super().__init__()
+        self.settings = Settings(1.0)
+    def __getitem__(self, i): return self.rows[i] * self.settings.gain
+loader = DataLoader(More(), batch_size=4)
+for batch in loader:
+    told(loader)
+    other = Settings(2.0)
+""",
+    "a network that adds in place": """
+class Block(torch.nn.Linear):
+    def forward(self, x):
+        mean = x.mean()
+        x = super().forward(x)
+        x += mean
+        return x
+class More(Rows):
+    mean = 0.5
+    def __getitem__(self, i): return torch.full((1,), self.rows[i] - self.mean)
+loader, net = DataLoader(More(), batch_size=4), Block(1, 1)
+for batch in loader:
+    told(loader)
+    loss = net(batch).sum()
+    loss += 1
+""",
+    "the type of what is read, for a look": """
+loader = DataLoader(rows, batch_size=4)
+for batch in loader:
+    told(loader)
+    print(type(rows).__name__, type(batch) is type(rows.table))
+""",
+}
+
+
+@pytest.mark.parametrize("text", LATE.values(), ids=LATE)
+def test_what_does_no_harm_leaves_the_proof_whole(said, text) -> None:
+    assert set(said(HEAD + text)) == {"whole"}
 
 
 @pytest.mark.parametrize(("text", "reason"), HIDDEN.values(), ids=HIDDEN)

@@ -174,6 +174,8 @@ def iterated(body: Frame, owner: Value, node: ast.AST | None) -> Value:
             return body.gap("an iterator that outlives the batch goes on", node)
         if _iterates_itself(one):
             return body.gap("an object of the script's is iterated", node)
+        if kinds.gives_batches(one):
+            return body.gap("it goes through a loader of its own", node)
         if isinstance(one, dict):
             keys += dict.keys(one)
         else:

@@ -55,7 +55,8 @@ def matched(body: Frame, subject: Value, pattern: ast.pattern) -> None:
         if isinstance(node, ast.MatchValue):
             body.value(node.value)
         if isinstance(node, ast.MatchClass):
-            body.value(node.cls)
+            kind = body.value(node.cls).only
+            body.reads.attributes.update(node.kwd_attrs, getattr(kind, "__match_args__", ()))
             body.ask(unknown(), "*", node)
         name = getattr(node, "name", None) or getattr(node, "rest", None)
         if isinstance(name, str):

@@ -123,8 +123,8 @@ _PURE: dict[str, tuple[str, str]] = {
     "PIL.ImageFilter": (_ALL, ""),
     "PIL.ImageDraw": ("Draw", ""),
     "torchvision.transforms.functional": (_ALL, "_* erase"),
-    "torchvision.transforms.v2.functional": (_ALL, "_*"),
-    "torchvision.transforms.v2.functional.*": (_ALL, "_*"),
+    "torchvision.transforms.v2.functional": (_ALL, "_* *noise*"),
+    "torchvision.transforms.v2.functional.*": (_ALL, "_* *noise*"),
     "torchvision.transforms._functional_*": (_ALL, "_*"),
     "torchvision.utils": ("_Image_fromarray make_grid", ""),
     "torchvision.datasets.folder": ("default_loader pil_loader", ""),
@@ -172,11 +172,14 @@ _DRAWS: dict[str, str] = {
                     "laplace gamma lognormal multivariate_normal ranf sample random_integers "
                     "dirichlet multinomial",
     "torch": "rand randn randint randperm bernoulli normal multinomial poisson rand_like "
-             "randn_like randint_like manual_seed",
+             "randn_like randint_like manual_seed binomial dropout feature_dropout alpha_dropout "
+             "feature_alpha_dropout rrelu",
     "torch.random": "manual_seed",
     "torchvision.transforms.transforms": "get_params",
     "torch.nn.functional": "dropout dropout1d dropout2d dropout3d alpha_dropout "
-                           "feature_alpha_dropout gumbel_softmax",
+                           "feature_alpha_dropout gumbel_softmax rrelu fractional_max_pool2d "
+                           "fractional_max_pool3d scaled_dot_product_attention "
+                           "multi_head_attention_forward",
 }  # fmt: skip
 _ARRAYS = ("numpy", "torch", "cv2", "PIL", "math", "torchvision.transforms",
            "torchaudio.functional", "scipy.ndimage", "scipy.signal", "skimage", "librosa",

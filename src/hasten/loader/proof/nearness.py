@@ -23,7 +23,7 @@ SENT = "yield"
 
 FIGURES = {"shape", "dtype", "ndim", "size", "nbytes", "device", "columns", "itemsize"}
 _COUNTS = words(
-    "len print isinstance type str repr bool int float unique bincount mean std id hash any all "
+    "len print isinstance str repr bool int float unique bincount mean std id hash any all "
     "Counter range item tolist shape format callable hasattr round abs numel size dim average "
     "median var argmax argmin"
 )
@@ -142,6 +142,8 @@ def _of_call(scope: CodeScope, node: ast.Call) -> int:
     if targets := scope.known.aliases.get(callee(node)):
         given = (level(scope, one) for one in (node.func, *node.args, *node.keywords))
         return NEAR * any((*given, *(scope.known.given.get(target, FAR) for target in targets)))
+    if getattr(node.func, "id", "") == "type" and len(node.args) == 1:
+        return level(scope, node.args[0])  # what is set on a class is seen in its objects
     return _of_named_call(scope, node)
 
 

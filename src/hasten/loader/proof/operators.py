@@ -8,6 +8,7 @@ from collections import deque
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.proof.kinds import gives_batches
 from hasten.loader.proof.objects import OPAQUE, attribute_of
 from hasten.loader.proof.source import is_generated, is_user_class
 from hasten.loader.proof.values import (
@@ -56,6 +57,11 @@ def special_methods(kind: type) -> list[str]:
     return sorted(set(found))
 
 
+def generated_reads(kind: type) -> set[str]:
+    """Return the attributes that methods read which Python has generated: those of a dataclass."""
+    return set(getattr(kind, "__dataclass_fields__", ()))
+
+
 def implied(
     body: Frame, value: Value, node: ast.AST | None, *, but: str = "", deep: bool = True
 ) -> None:
@@ -73,8 +79,11 @@ def implied(
     body.ask(value, "*", node)
     if deep and any(elements(one) is not None for one in value.objects or ()):
         body.ask(unknown(), "*", node)
+    if any(map(gives_batches, value.objects or ())):
+        body.gap("it goes through a loader of its own", node)
     kinds = set(map(type, value.objects or ())) | ({value.kind} if value.kind else set())
     for kind in filter(is_user_class, kinds):
+        body.reads.attributes |= generated_reads(kind)
         for name in set(special_methods(kind)) - set(but.split()):
             _special(body, value, kind, name, node)
 

@@ -290,8 +290,8 @@ def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
     is_handed = unit.name == "<lambda>" or not code.handed.isdisjoint(called_by)
     if is_handed or (unit.name.startswith("__") and len(called_by) == 1):
         scope.near |= dict.fromkeys(scope.parameters, NEAR)
-    elif (unit.owner, unit.name) in code.overriding and unit.owner in names.leaders:
-        scope.near |= dict.fromkeys(scope.parameters[:1], HOLDS)
+    elif (unit.owner, unit.name) in code.overriding:
+        scope.near |= dict.fromkeys(_leading_parameters(scope), HOLDS)
     is_special = scope.first in scope.near and not is_handed
     if is_special and unit.owner not in names.kinds:
         # Python calls it on objects of its class. Those are not read, and may hold nothing that is.
@@ -299,6 +299,27 @@ def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
         family = heirs.union(*(_ancestors(heir, code.parents) for heir in heirs))
         leads = bool(family & (names.leaders | names.kinds | names.near))
         scope.near[scope.first] = HOLDS if leads or not heirs <= code.plain else FAR
+
+
+def _leading_parameters(scope: VariableScope) -> set[str]:
+    """Return what may lead to what items read, of the parameters that a library fills in.
+
+    A callback gets to the dataset by way of its trainer; what a network is called with is a batch.
+    """
+    names = scope.names
+    found = set(scope.parameters[:1] if scope.unit.owner in names.leaders else ())
+    if scope.unit.name == "forward":
+        return found
+    attributes = (node for node in scope.nodes if isinstance(node, ast.Attribute))
+    leading = [node for node in attributes if node.attr in names.leading | names.direct]
+    return found | set(scope.parameters[1:]) & {_root_of(node) for node in leading}
+
+
+def _root_of(node: ast.AST) -> str:
+    """Return the variable that an expression of attributes and indices begins with."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def heirs_of(name: str, parents: Mapping[str, set[str]]) -> set[str]:

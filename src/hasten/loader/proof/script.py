@@ -408,8 +408,21 @@ def _rest_of(frame: FrameType) -> Unit:
     following = _following(statements, frame.f_lineno or 0, frame)
     # A generator that has not started is before all of its statements.
     rest = (list(statements) if function is not None else []) if following is None else following
+    rest = [*_declared_before(function, rest), *rest]
     name = function.name if function is not None else ""
     return Unit(tree.path, rest, function, name, "", frame)
+
+
+def _declared_before(function: Any, rest: Sequence[ast.AST]) -> list[ast.AST]:
+    """Return the function's declarations of variables that what is left of it still sets."""
+    set_later = {name for top in rest for node in ast.walk(top) for name in stored_by(node)}
+    kinds = (ast.Global, ast.Nonlocal)
+    declared = [] if function is None else [n for n in ast.walk(function) if isinstance(n, kinds)]
+    return [
+        ast.copy_location(type(node)(names), node)
+        for node in declared
+        if (names := sorted(set_later & set(node.names)))
+    ]
 
 
 def _class_body(tree: Tree, code: CodeType) -> ast.ClassDef | None:

@@ -35,6 +35,8 @@ _HIDDEN = {
 _RUNS_TEXT = {"exec", "eval"}  # given to them: `model.eval()` is another matter
 _NAMESPACES = {"globals", "vars", "locals"}
 _SETTERS = {"setattr", "delattr", "__setattr__", "__delattr__", "__setstate__"}
+_BOUND = {"__setattr__": 2, "__delattr__": 1, "__setstate__": 1}
+"""How many arguments they have as methods of an object; with one more, that is the object."""
 _READERS = {
     "len", "print", "isinstance", "type", "str", "repr", "bool", "sum", "min", "max", "int",
     "float", "unique", "bincount", "mean", "std", "id", "hash", "any", "all", "Counter", "range",
@@ -196,11 +198,15 @@ class Writes:
     def _may_be_read(self, unit: Unit, node: ast.Attribute, scope: VariableScope) -> bool:
         """Return whether the object of a store may be one that items read."""
         is_self = isinstance(node.value, ast.Name) and node.value.id == scope.first
-        if is_self and self._builds(unit.name) and unit.owner not in self._remade:
-            return False  # its object is still being made
+        if is_self and self._is_being_made(unit):
+            return False
         if is_self and unit.owner:
             return any(kind.__name__ == unit.owner for kind in self._reads.classes)
         return scope.is_near(node.value) or scope.is_shared(node.value)
+
+    def _is_being_made(self, unit: Unit) -> bool:
+        """Return whether a method runs only before anybody has its object."""
+        return self._builds(unit.name) and unit.owner not in self._remade
 
     def _builds(self, name: str) -> bool:
         """Return whether a method runs only while its object is made: nobody else calls it."""
@@ -285,8 +291,9 @@ class Writes:
         elif name == "getattr" and isinstance(node.func, ast.Name):
             self._taken_by_name(unit, node, scope)
         elif name in _SETTERS:
-            given = node.args if isinstance(node.func, ast.Name) else [node.func.value, *node.args]  # type: ignore[attr-defined]
-            self._set_by_name(unit, node, given, scope)
+            owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+            is_bound = len(node.args) <= _BOUND.get(name, 0)
+            self._set_by_name(unit, node, [*(owner if is_bound else ()), *node.args], scope)
 
     def _set_by_name(
         self, unit: Unit, node: ast.Call, given: Sequence[ast.expr], scope: VariableScope
@@ -295,6 +302,8 @@ class Writes:
             return
         named = given[1] if len(given) > 1 else None
         if isinstance(named, ast.Constant) and named.value not in self._read:
+            return
+        if getattr(given[0], "id", None) == scope.first and self._is_being_made(unit):
             return
         self._gap(ProofReason.UNWRITTEN, "the script sets an attribute by name", unit, node)
 

@@ -34,7 +34,7 @@ def call_instance(
     if not is_user_class(kind):
         if library.is_transform(kind):
             return _transform(body, one, args, node)
-        if kind.__module__ == "operator":
+        if kind.__module__ == "operator" and kind.__name__ == "itemgetter":
             holds = any(body.reads.holds(value) for value in args)
             for value in args:
                 operators.implied(body, value, node)
