@@ -729,7 +729,7 @@ def test_says_in_one_sentence_why_it_refuses(dataset, why) -> None:
     found = offer(loader)
     if why is None:  # the first item is like itself; the check finds it
         notes = []
-        checked = Checked(found, Stock(loader), on_end=notes.append)
+        checked = Checked(found, Stock(loader), on_end=lambda why, is_wrong: notes.append(why))
         with pytest.raises(RuntimeError, match="equal size"):
             checked.fetch([1, 2])
         return

@@ -733,6 +733,10 @@ class Opening(Owner):
         return torch.full((50,), float(self.table[index]))
 
 
+def noting(whys):
+    return lambda why, is_wrong: whys.append(why)
+
+
 @pytest.mark.parametrize(
     ("kind", "collate", "keeps"),
     [
@@ -745,7 +749,7 @@ class Opening(Owner):
 def test_what_items_move_is_moved_once_while_the_cache_is_tried(kind, collate, keeps) -> None:
     ours, stocks = (DataLoader(kind(), batch_size=8, collate_fn=collate()) for _ in range(2))
     cache, whys = Cache(BUDGET), []
-    checked = Checked(cache.offer(ours), Stock(ours), on_end=whys.append)
+    checked = Checked(cache.offer(ours), Stock(ours), on_end=noting(whys))
     stock = Stock(stocks)
     for number in range(12):
         indices = [(8 * number + i) % 48 for i in range(8)]
@@ -773,7 +777,7 @@ def in_fours(samples):
 def test_a_collate_function_that_asks_for_more_than_two_samples_is_given_all(collate) -> None:
     ours, stocks = (DataLoader(Apart(), batch_size=8, collate_fn=collate) for _ in range(2))
     whys, stock = [], Stock(stocks)
-    checked = Checked(Cache(BUDGET).offer(ours), Stock(ours), on_end=whys.append)
+    checked = Checked(Cache(BUDGET).offer(ours), Stock(ours), on_end=noting(whys))
     for number in range(20):
         even = [(8 * number + 2 * i) % 48 for i in range(4)]
         indices = [47, *even, 47] if collate is without_none else [*even, *[1] * 4]

@@ -46,6 +46,44 @@ def test_an_offer_is_made_once_for_a_decision(light) -> None:
     assert asked == [loader]
 
 
+class Wrong(Source):
+    def fetch(self, indices):
+        return super().fetch(indices) + 1
+
+
+class Raising(Source):
+    def fetch(self, indices):
+        raise ValueError("not such a batch")
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [(Wrong, True), (Raising, False), (Source, False)])
+def test_the_user_is_told_of_a_source_that_was_wrong(kind, is_told) -> None:
+    told, notices = [], Notices()
+    notices.tell = told.append
+    loader = DataLoader(ROWS, batch_size=4)
+    sources = OfferedSources(ItemFacts(permit=Permit()), notices)
+    _, found = sources.choose(loader, [lambda one: kind(one, light=False)])
+    found.fetch([0, 1, 2, 3])
+    assert bool(told) is is_told
+    assert bool(notices.notes) is (kind is not Source)
+
+
+def test_the_user_is_told_why_a_source_is_offered_no_more() -> None:
+    answers = [Source(DataLoader(ROWS), light=False), "the dataset changes from pass to pass"]
+    told, notices = [], Notices()
+    notices.tell = told.append
+    sources = OfferedSources(ItemFacts(permit=Permit()), notices)
+
+    def offer(loader):
+        return answers.pop(0) if answers else ""
+
+    loader = DataLoader(ROWS, batch_size=4)
+    sources.choose(loader, [offer])
+    assert not told
+    sources.choose(loader, [offer])
+    assert told == ["other is given up: the dataset changes from pass to pass"]
+
+
 @pytest.mark.parametrize(("worker_count", "light", "there"), [
     (0, True, True), (0, False, False), (2, True, False), (2, False, False),
 ])  # fmt: skip

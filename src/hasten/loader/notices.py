@@ -34,7 +34,7 @@ class Notices:
             self.lost_workers.append(why)
 
     def refuse(self, why: str) -> None:
-        """Note what is not done for lack of a proof, and tell the user the first time."""
+        """Note what is not done, for lack of a proof or since it was wrong; tell the user once."""
         if why not in self.notes:
             self.tell(why)
         self.note(why)

@@ -34,7 +34,7 @@ def due(number: int) -> bool:
 def _arrived(source: Any, stock: Any, quiet: bool) -> Any:
     if source is None:
         return stock
-    return Checked(source, stock, quiet=quiet, on_end=lambda why: None)
+    return Checked(source, stock, quiet=quiet, on_end=lambda why, is_wrong: None)
 
 
 class Checked:
@@ -52,12 +52,12 @@ class Checked:
     Args:
         source: the faster way.
         stock: torch's own.
-        on_end: told, in one sentence, why the source was given up.
+        on_end: told, in one sentence, why the source was given up, and whether it was wrong.
         quiet: the items are proven to draw nothing.
     """
 
     def __init__(
-        self, source: Source, stock: Stock, *, on_end: Callable[[str], None], quiet: bool = False
+        self, source: Source, stock: Stock, *, on_end: Callable[..., None], quiet: bool = False
     ) -> None:
         self.source: Source | None = source
         self.stock = stock
@@ -117,7 +117,7 @@ class Checked:
         except Exception as error:
             if before is not None:
                 random_states.restore(before)
-            self._end(f"{self.name} raised {type(error).__name__}: {error}")
+            self._end(f"{self.name} raised {type(error).__name__}: {error}", is_wrong=False)
             return self._of_stock(indices, fast=fast)
 
     def _both(self, indices: Sequence[int], *, fast: bool = False) -> Any:
@@ -131,6 +131,7 @@ class Checked:
             self._put_off()
             return truth
         random_states.restore(before)
+        has_raised = False
         try:
             began_ns = time.perf_counter_ns()
             ours = self.source.fetch(indices)  # type: ignore[union-attr]
@@ -139,10 +140,11 @@ class Checked:
             if not found and random_states.read() != after:
                 found = "the random generators afterwards"
         except Exception as error:
-            found = f"it raised {type(error).__name__}: {error}"
+            found, has_raised = f"it raised {type(error).__name__}: {error}", True
         random_states.restore(after)
         if found:
-            self._end(f"{self.name} differs from torch's own batch: {found}")
+            said = f"{self.name} differs from torch's own batch: {found}"
+            self._end(said, is_wrong=not has_raised)
         else:
             self._weigh(between_ns - start_ns, ended_ns - began_ns)
         return truth
@@ -171,8 +173,8 @@ class Checked:
         self._stock_ns.append(stock_ns)
         self._source_ns.append(source_ns)
         if len(self._stock_ns) == _TIMED_COUNT and min(self._source_ns) > min(self._stock_ns):
-            self._end(f"{self.name} is not faster than torch's own here")
+            self._end(f"{self.name} is not faster than torch's own here", is_wrong=False)
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, *, is_wrong: bool = True) -> None:
         self.source = None
-        self._on_end(why)
+        self._on_end(why, is_wrong=is_wrong)

@@ -66,6 +66,8 @@ class OfferedSources:
                 made[key] = offer(loader)
             found = made[key]
             if isinstance(found, str):
+                if self._checked is not None and self._checked[0] == key:
+                    self._notices.refuse(f"{self._checked[1].name} is given up: {found}")
                 self._notices.note(found)
                 continue
             if found.light != light or not drawable(found, loader):
@@ -77,9 +79,9 @@ class OfferedSources:
         given_up, notices = self._given_up, self._notices  # not `self`, which will hold the result
         quiet = self._items.permit.draws is False
 
-        def give_up(why: str) -> None:
+        def give_up(why: str, *, is_wrong: bool) -> None:
             given_up.add(key)
-            notices.note(why)
+            (notices.refuse if is_wrong else notices.note)(why)
 
         if self._checked is not None and self._checked[0] == key:
             checked = self._checked[1]
