@@ -14,6 +14,8 @@ from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.trials.process_tree import die_with_parent
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -58,6 +60,7 @@ class Living:
                 stderr=errors,
                 text=True,
                 start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  it may be stopped when we are killed
             )
 
     def ask(self, word: str) -> dict[str, Any]:
