@@ -56,8 +56,8 @@ EXACT = (
 HERE_ALONE = tuple(one for one in EXACT if one not in WORKERS)
 FUSED, LAST = ("fused_optimizer=true",), ("channels_last=true",)
 FOREACH, COMPILED = ("foreach_optimizer=true",), ("torch_compile=default",)
-UPDATES = (*FUSED, "foreach_ema=true", "idle_clip=true")
-ROUNDING = (*EXACT, *LAST, *FUSED, "foreach_ema=true")
+UPDATES = (*FUSED, "idle_clip=true")
+ROUNDING = (*EXACT, *LAST, *FUSED)
 DATA = (WORKERS, ("batched_fetch=true", *CACHE))
 
 # What each script runs under, by its folder, and what it runs under with `--all`, too.

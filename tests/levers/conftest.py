@@ -57,7 +57,7 @@ TRAITS = {
     "decayed": Traits(denormal_ratio=0.02, huge_pages="madvise"),
     "keeping": Traits(
         model=ModelTraits(parameter_count=20_000_000), compiler=CompilerTraits(cxx="g++"),
-        optimizer=OptimizerTraits(name="RMSprop"), idle_clip_ratio=0.9, averages_by_loop=True,
+        optimizer=OptimizerTraits(name="RMSprop"), idle_clip_ratio=0.9,
     ),
     "clipping": Traits(
         optimizer=OptimizerTraits(name="Adam", is_foreach=True), idle_clip_ratio=0.0,

@@ -22,6 +22,19 @@ def test_says_which_optimizer_has_no_fused_form() -> None:
     assert LEVER.settings(sparse) == ()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "device", "there"),
+    [("bfloat16", "cpu", False), ("float16", "cpu", False), ("bfloat16", "cuda", True),
+     ("float64", "cpu", True), ("mixed", "cpu", True)],
+)  # fmt: skip
+def test_fewer_bits_on_a_cpu_are_left_to_the_loop(dtype, device, there) -> None:
+    traits = Traits(
+        optimizer=OptimizerTraits(name="SGD"), model=ModelTraits(device=device, dtype=dtype)
+    )
+    here = ScriptContext(machine=LAPTOP, traits=traits)
+    assert bool(LEVER.settings(here)) is there
+
+
 def test_proposes_itself_for_classes_that_have_one() -> None:
     assert LEVER.settings(context(name="AdamW", is_fused=False)) == (True,)
     assert LEVER.settings(context(name="AdamW", is_fused=True)) == ()
@@ -116,6 +129,13 @@ for _ in range(3):
     turning.abs().sum().backward()
     optimizer.step()
 facts["left"]["complex numbers"] = under(optimizer)
+few = nn.Parameter(torch.ones(64, dtype=torch.bfloat16))
+optimizer = OPTIM.SGD([few], 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    few.abs().sum().backward()
+    optimizer.step()
+facts["left"]["few bits"] = under(optimizer)
 
 wide = torch.randn(6, 4)
 columns = [nn.Parameter(column) for column in wide.split(2, dim=1)]
@@ -268,7 +288,7 @@ def test_fuses_and_gives_the_flags_back(name, fused) -> None:
 
 @pytest.mark.child
 def test_leaves_alone_what_the_kernel_does_not_take(fused) -> None:
-    assert len(fused["left"]) == 12
+    assert len(fused["left"]) == 13
     for kind, flags in fused["left"].items():
         assert not flags[0][0], kind
     assert fused["own fused"][0][0] is True

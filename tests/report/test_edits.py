@@ -697,35 +697,6 @@ def test_a_loop_that_may_begin_more_than_once_is_left_to_the_user(desk, starts) 
     assert "write this yourself, since which loop trains cannot be told" in desk.said()
 
 
-def test_averages_are_asked_for_by_another_word(desk) -> None:
-    text = desk.edit(
-        """
-        import torch
-        e = torch.optim.swa_utils.AveragedModel(m, avg_fn=torch.optim.swa_utils.get_ema_avg_fn(0.9))
-        """,
-        foreach_ema=True,
-    )
-    assert "multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)" in text
-
-
-@pytest.mark.parametrize(
-    ("given", "after"),
-    [
-        ("None, f(0.9), None, True", "None, None, m(0.9), True"),
-        ("None, f(0.9)", "None, multi_avg_fn=m(0.9)"),
-        ("avg_fn=f(0.9), multi_avg_fn=None", "avg_fn=None, multi_avg_fn=m(0.9)"),
-    ],
-)
-def test_an_average_is_asked_for_in_its_own_place(desk, given, after) -> None:
-    names = {"f(": "torch.optim.swa_utils.get_ema_avg_fn(",
-             "m(": "torch.optim.swa_utils.get_ema_multi_avg_fn("}  # fmt: skip
-    made = "torch.optim.swa_utils.AveragedModel(net, "
-    text = desk.edit(
-        f"import torch\ne = {made}{given.replace('f(', names['f('])})\n", foreach_ema=True
-    )
-    assert text.endswith(f"{made}{after.replace('m(', names['m('])})\n")
-
-
 def test_an_edit_that_breaks_is_left_to_the_user_and_all_else_is_written(desk, monkeypatch) -> None:
     from hasten.report.edits.table import EDITS
 

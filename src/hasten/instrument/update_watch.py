@@ -1,4 +1,4 @@
-"""What a script does around its update: how it clips and averages."""
+"""How a script clips its gradients."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ if TYPE_CHECKING:
 
 
 class UpdateWatch:
-    """Notice clippings and averaged models until the traits are read."""
+    """Notice clippings until the traits are read."""
 
     def __init__(self) -> None:
         from torch.nn.utils import clip_grad
-        from torch.optim import swa_utils
 
-        self._averages = False
         self._clip_count = self._idle_count = 0
         self._undos: list[Callable[[], None]] = []
         self._replace(clip_grad, "_clip_grads_with_norm_", self._clipping)
-        self._replace(swa_utils.AveragedModel, "__init__", self._averaging)
 
     def _replace(self, owner: Any, name: str, make: Any) -> None:
         original = vars(owner).get(name)
@@ -42,25 +39,10 @@ class UpdateWatch:
 
         return clip
 
-    def _averaging(self, original: Any) -> Any:
-        from torch.optim import swa_utils
-
-        make: Any = swa_utils.get_ema_avg_fn
-        own = getattr(make(), "__wrapped__", None)
-
-        @wraps(original)
-        def construct(averaged: Any, *args: Any, **kwargs: Any) -> None:
-            original(averaged, *args, **kwargs)
-            average = getattr(averaged.__dict__.get("avg_fn"), "__wrapped__", None)
-            if own is not None and getattr(average, "__code__", None) is own.__code__:
-                self._averages = True
-
-        return construct
-
     def add(self, traits: Traits) -> Traits:
         """Return traits with what was found, and look no longer."""
         for undo in self._undos:
             undo()
         self._undos = []
         ratio = self._idle_count / self._clip_count if self._clip_count else None
-        return replace(traits, idle_clip_ratio=ratio, averages_by_loop=self._averages)
+        return replace(traits, idle_clip_ratio=ratio)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _FUSABLE = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 _DEVICES = frozenset({"cpu", "cuda"})
 _CPU_ALONE = frozenset({"Adagrad"})
+# In fewer bits torch's kernel of SGD for the CPU loses nearly all of an update (torch 2.13).
+_CPU_DTYPES = frozenset({"float32", "float64"})
 
 
 def _lacks_device(context: ScriptContext) -> bool:
@@ -41,6 +43,9 @@ def why_not(context: ScriptContext) -> str:
         return f"torch has no fused {name}"
     if context.traits.optimizer.has_sparse_gradients:
         return f"torch has no fused {name} for sparse gradients"
+    model = context.traits.model
+    if model.device == "cpu" and model.dtype not in {*_CPU_DTYPES, "mixed", None}:
+        return f"torch's fused {name} is not right for {model.dtype} on a CPU"
     return f"{name} is fused already" if context.traits.optimizer.is_fused else ""
 
 
@@ -60,8 +65,13 @@ def _plain(parameter: Any) -> bool:
         type(parameter) in (torch.nn.Parameter, torch.Tensor)
         and torch.is_floating_point(parameter)
         and parameter.device.type in _DEVICES
+        and (parameter.device.type != "cpu" or _name_of(parameter.dtype) in _CPU_DTYPES)
         and (parameter.grad is None or parameter.grad.layout is torch.strided)
     )
+
+
+def _name_of(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _alike(one: Any, other: Any) -> bool:

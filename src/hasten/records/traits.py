@@ -212,7 +212,6 @@ class Traits:
         profiler_ratio: share of the backward passes under a profiler; None without any.
         idle_clip_ratio: share of the calls of `clip_grad_norm_` that leave the gradients as they
             are; None where there is none.
-        averages_by_loop: an `AveragedModel` goes over its weights one by one.
         loop_draws: the loop draws random numbers outside of its loader; None where nobody saw it.
         loader: None where none feeds the loop.
         model: the modules that the loop calls.
@@ -237,7 +236,6 @@ class Traits:
     anomaly_ratio: float | None = None
     profiler_ratio: float | None = None
     idle_clip_ratio: float | None = None
-    averages_by_loop: bool = False
     loop_draws: bool | None = None
     loader: LoaderTraits | None = None
     model: ModelTraits = field(default_factory=ModelTraits)

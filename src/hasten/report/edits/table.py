@@ -20,7 +20,6 @@ LAST: tuple[Edit, ...] = (
 )
 _ALL: tuple[Edit, ...] = (
     process.flush_denormals,
-    loops.foreach_ema,
     optimizers.foreach_optimizer,
     process.fp32_precision,
     optimizers.fused_optimizer,

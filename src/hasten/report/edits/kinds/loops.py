@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from hasten.report.edits.arguments import argument, code, expression
 from hasten.report.edits.flow import loop_around
 from hasten.report.edits.job import change
 from hasten.report.edits.statements import before, ensure_import
@@ -69,37 +68,3 @@ def _training_loop(survey: Survey) -> Site | None:
         # A loop around a call of this function is farther out than any in it.
         sites = [s for s in survey.calls if s.scope is not scope and survey.function(s) is scope]
     return None
-
-
-def foreach_ema(job: Job) -> None:
-    """Average in one pass where torch's own average over single tensors is asked for."""
-    survey = job.survey()
-    loops = survey.called("torch.optim.swa_utils.get_ema_avg_fn")
-    whole = [site for site in loops if isinstance(site.call.func, cst.Attribute)]
-    owners = [site for site in survey.calls if _asks(site, whole)]
-    if not owners:
-        job.paste("no avg_fn=torch.optim.swa_utils.get_ema_avg_fn(...) is written in these files")
-        return
-    change(owners, lambda site: _averaged)
-
-
-def _asks(site: Site, averages: list[Site]) -> bool:
-    told = argument(site.call, "avg_fn", index=2)
-    return told is not None and any(told.value is average.node for average in averages)
-
-
-def _averaged(node: Any) -> Any:
-    told = argument(node, "avg_fn", index=2)
-    assert told is not None  # noqa: S101  # `_asks` has seen it
-    text = code(told.value).replace("get_ema_avg_fn", "get_ema_multi_avg_fn", 1)
-    empty = argument(node, "multi_avg_fn", index=3)
-    if empty is not None:
-        values = {id(told): expression("None"), id(empty): expression(text)}
-        swapped = [a.with_changes(value=values.get(id(a), a.value)) for a in node.args]
-        return node.with_changes(args=swapped)
-    new = told.with_changes(
-        keyword=cst.Name("multi_avg_fn"),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-        value=expression(text),
-    )
-    return node.with_changes(args=[new if arg is told else arg for arg in node.args])
