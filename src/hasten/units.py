@@ -69,13 +69,13 @@ def size(count_bytes: float) -> str:
     return f"{value:.0f} B" if names[0] == "B" else f"{value:.1f} {names[0]}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun.
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun; the plural where it does not just end in s.
 
     >>> counted(1, "core"), counted(1_200, "core")
     ('1 core', '1,200 cores')
     """
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def step_parts(batch_count: int, update_count: int) -> str:

@@ -45,6 +45,14 @@ def test_the_tuning_of_another_folder_is_not_shown(tmp_path, tuning):
     assert "name the plan file" in caught.value.remedy
 
 
+def test_a_plan_that_was_moved_or_written_by_hand_has_no_report(tmp_path):
+    plan = tmp_path / "hasten.toml"
+    plan.write_text("schema = 1\n[plan]\n")
+    with pytest.raises(UsageError, match=r"No tuning is kept for .*hasten\.toml") as caught:
+        archive.recall(plan)
+    assert caught.value.remedy.startswith("`hasten run` applies it")
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"tuning": {"machine": 3}}', '{"tuning": 1}'])
 def test_a_broken_record_is_a_sentence(tmp_path, content):
     (tmp_path / "x.json").write_text(content)

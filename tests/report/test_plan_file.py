@@ -194,7 +194,10 @@ def test_unknown_facts_are_left_out(path, tuning):
         ("schema = 1\nassume = ['x']\n[plan]", "There is no assumption 'x'"),
         ("schema = 1\n[plan]\na = [1]", "The setting of a in"),
         ("schema = 1\n[plan]\na = 2026-01-01", "The setting of a in"),
-        ("schema = 1\n[plan]\nno_such_lever = 1", "Unknown levers: no_such_lever"),
+        (
+            "schema = 1\n[plan]\nno_such_lever = 1",
+            r"hasten\.toml: Unknown levers: no_such_lever\. Delete it from \[plan\] there",
+        ),
         ("schema = 1\n[plan]\nthreads = true", "The lever threads does not take True"),
         ("schema = 1\n[plan]\nthreads = 'many'", "The lever threads does not take many"),
         ("schema = 1\n[plan]\nthreads = 7", "The lever threads does not take 7"),

@@ -64,6 +64,9 @@ def recall(path: Path) -> tuple[Tuning, Path]:
     """
     place = _place(path)
     if not os.path.exists(place):  # `Path.exists` raises where a folder may not be entered
+        if path.suffix == ".toml" and os.path.exists(path):  # written by hand, or moved here
+            remedy = "`hasten run` applies it all the same; `hasten tune` makes a report."
+            raise UsageError(f"No tuning is kept for {path}.", remedy=remedy)
         place = path
     try:
         content = json.loads(place.read_text("utf-8"))

@@ -189,7 +189,12 @@ def read_plan(path: Path) -> SavedPlan:
         assumed=frozenset(_texts(path, content, "assume")),
         is_contended=evidence.get("contended") is True,
     )
-    lever.check_plan(saved.plan)
+    try:
+        lever.check_plan(saved.plan)
+    except PlanError as error:
+        is_known = dict(saved.plan.settings).keys() <= set(lever.names())
+        remedy = error.remedy if is_known else f"Delete it from [plan] there. {REDO}"
+        raise PlanError(f"{path}: {error.problem}", remedy=remedy) from None
     lever.check_assumptions(saved.assumed)
     return saved
 

@@ -18,7 +18,7 @@ from hasten.report.wording import (
     interval,
     report_line,
 )
-from hasten.units import duration, percent, step_parts, times
+from hasten.units import counted, duration, percent, step_parts, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +105,12 @@ def _facts(tuning: Tuning) -> list[tuple[str, str]]:
     ratio = tuning.detectable_ratio
     seen = "" if ratio is None else f"; smallest detectable change {percent(ratio)}"
     cost = tuning.cost
-    rows.append(("search", f"{duration(cost.wall_s)}, {cost.launch_count} launches{seen}"))
+    rows.append(
+        (
+            "search",
+            f"{duration(cost.wall_s)}, {counted(cost.launch_count, 'launch', 'launches')}{seen}",
+        )
+    )
     return rows
 
 

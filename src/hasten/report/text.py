@@ -12,7 +12,7 @@ from hasten.records import Outcome, Reason
 from hasten.report import findings, steps
 from hasten.report.layout import WIDTH, bullets, facts, heading, indented, prose, section
 from hasten.report.wording import EFFECTS, PASSED, command_line, continued, granted, interval, maths
-from hasten.units import duration, percent, times
+from hasten.units import counted, duration, percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -195,10 +195,10 @@ def reasons(rows: Sequence[LeverReport]) -> str:
     if not rows:
         return "There was no lever to try."
     counts = Counter(row.outcome for row in rows)
-    counted = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     joined = sum(row.reason is Reason.UNTRIED_ALONE for row in rows)
     together = f" ({joined} of them tried together, not alone)" if joined else ""
-    return f"Of {len(rows)} settings: {counted}{together}."
+    return f"Of {len(rows)} settings: {said}{together}."
 
 
 def _steps(tuning: Tuning) -> list[RenderableType]:
@@ -242,7 +242,8 @@ def _maths(tuning: Tuning) -> list[RenderableType]:
 def trust(tuning: Tuning) -> list[str]:
     """Say how much was measured, and what was too small to detect."""
     cost = tuning.cost
-    said = [f"The search took {duration(cost.wall_s)} and {cost.launch_count} launches."]
+    launches = counted(cost.launch_count, "launch", "launches")
+    said = [f"The search took {duration(cost.wall_s)} and {launches}."]
     if (ratio := tuning.detectable_ratio) is not None:
         said.append(f"Smallest detectable change: {percent(ratio)}.")
     if tuning.noise is not None:

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from hasten.report import doctor, pages, wording
 from hasten.report.bars import COLOURS
 from hasten.report.steps import bottleneck, rate, shown_step_s
-from hasten.units import duration, percent, times
+from hasten.units import counted, duration, percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +87,9 @@ def tiles(tuning: Tuning) -> list[tuple[str, str, str]]:
         effect = tuning.proof.effect
         found.append(("the maths", effect, wording.EFFECTS[effect]))
     cost = tuning.cost
-    found.append(("the search took", duration(cost.wall_s), f"{cost.launch_count} launches"))
+    found.append(
+        ("the search took", duration(cost.wall_s), counted(cost.launch_count, "launch", "launches"))
+    )
     return found
 
 
