@@ -205,7 +205,7 @@ class Proofs:
 def _cell() -> list[Any]:
     """Return the code of the notebook's cell, or of the script, that is running in this thread."""
     frame: FrameType | None = sys._getframe()
-    space = vars(sys.modules["__main__"])
+    space = getattr(sys.modules.get("__main__"), "__dict__", None)
     while frame is not None:
         is_whole = frame.f_code.co_name == "<module>" or frame.f_code.co_name.startswith("<cell")
         if is_whole and frame.f_globals is space:
