@@ -864,6 +864,12 @@ def test_a_project_gives_defaults_that_the_command_line_overrides(session, proje
     assert hasten_with("run", "--set", "compile=max", "train.py").exit_code == 0
 
 
+def test_a_default_that_may_be_given_several_times_may_be_one_word(session, project) -> None:
+    (project / "pyproject.toml").write_text('[tool.hasten]\nskip = "compile"\n')
+    assert hasten_with("tune", "train.py").exit_code == 0
+    assert options(session).skip == {"compile"}
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

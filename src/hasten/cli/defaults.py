@@ -34,7 +34,9 @@ def read_defaults(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]
         for parameter in command.params:
             named = {one.removeprefix("--") for one in parameter.opts if one.startswith("--")}
             known |= named
-            defaults[verb] |= {str(parameter.name): table[key] for key in named & table.keys()}
+            for key in named & table.keys():
+                is_one = getattr(parameter, "multiple", False) and isinstance(table[key], str)
+                defaults[verb][str(parameter.name)] = [table[key]] if is_one else table[key]
     if unknown := [key for key in table if key not in known]:
         raise UsageError(
             f"[tool.hasten] in {path} has an unknown option: {shown(unknown[0])}.",
