@@ -21,18 +21,15 @@ class UpdateWatch:
         from torch.nn.utils import clip_grad
 
         self._clip_count = self._idle_count = 0
-        self._undos: list[Callable[[], None]] = []
-        self._replace(clip_grad, "_clip_grads_with_norm_", self._clipping)
-
-    def _replace(self, owner: Any, name: str, make: Any) -> None:
-        original = vars(owner).get(name)
-        if original is not None:
-            self._undos.append(put(owner, name, make(original)))
+        self._undo: Callable[[], None] | None = None
+        name = "_clip_grads_with_norm_"
+        if original := vars(clip_grad).get(name):
+            self._undo = put(clip_grad, name, self._clipping(original))
 
     def _clipping(self, original: Any) -> Any:
         @wraps(original)
         def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kw: Any) -> Any:
-            if self._undos and total_norm.is_cpu:
+            if self._undo and total_norm.is_cpu:
                 self._clip_count += 1
                 self._idle_count += bool(max_norm / (total_norm + 1e-6) >= 1)
             return original(parameters, max_norm, total_norm, *args, **kw)
@@ -41,8 +38,8 @@ class UpdateWatch:
 
     def add(self, traits: Traits) -> Traits:
         """Return traits with what was found, and look no longer."""
-        for undo in self._undos:
-            undo()
-        self._undos = []
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
         ratio = self._idle_count / self._clip_count if self._clip_count else None
         return replace(traits, idle_clip_ratio=ratio)

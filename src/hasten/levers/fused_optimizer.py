@@ -61,17 +61,14 @@ def _plain(parameter: Any) -> bool:
     """Return whether the kernels accept a parameter: real, dense, and of no subclass."""
     import torch
 
+    on_cpu, dtype = parameter.device.type == "cpu", str(parameter.dtype).removeprefix("torch.")
     return (
         type(parameter) in (torch.nn.Parameter, torch.Tensor)
         and torch.is_floating_point(parameter)
         and parameter.device.type in _DEVICES
-        and (parameter.device.type != "cpu" or _name_of(parameter.dtype) in _CPU_DTYPES)
+        and (dtype in _CPU_DTYPES or not on_cpu)
         and (parameter.grad is None or parameter.grad.layout is torch.strided)
     )
-
-
-def _name_of(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _alike(one: Any, other: Any) -> bool:

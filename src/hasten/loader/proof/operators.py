@@ -25,6 +25,7 @@ from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
     from hasten.loader.proof.frame import Frame
+    from hasten.loader.proof.reads import Reads
 
 _FEW = 64
 _COMPARISONS: dict[type, Any] = {
@@ -42,8 +43,12 @@ _NEVER_IMPLIED = words(
 )
 
 
-def special_methods(kind: type) -> list[str]:
-    """Return the special methods of the script's own that Python calls implicitly."""
+def special_methods(reads: Reads, kind: type) -> list[str]:
+    """Return the special methods of the script's own that Python calls implicitly.
+
+    What the methods that Python has generated for a dataclass read is noted.
+    """
+    reads.attributes |= set(getattr(kind, "__dataclass_fields__", ()))
     found = []
     for parent in kind.__mro__:
         if not is_user_class(parent):
@@ -55,11 +60,6 @@ def special_methods(kind: type) -> list[str]:
             and not ("__dataclass_fields__" in vars(parent) and is_generated(one))
         ]  # fmt: skip
     return sorted(set(found))
-
-
-def generated_reads(kind: type) -> set[str]:
-    """Return the attributes that methods read which Python has generated: those of a dataclass."""
-    return set(getattr(kind, "__dataclass_fields__", ()))
 
 
 def implied(
@@ -83,8 +83,7 @@ def implied(
         body.gap("it goes through a loader of its own", node)
     kinds = set(map(type, value.objects or ())) | ({value.kind} if value.kind else set())
     for kind in filter(is_user_class, kinds):
-        body.reads.attributes |= generated_reads(kind)
-        for name in set(special_methods(kind)) - set(but.split()):
+        for name in set(special_methods(body.reads, kind)) - set(but.split()):
             _special(body, value, kind, name, node)
 
 

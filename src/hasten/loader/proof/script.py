@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hasten.loader.proof.aliases import aliases_in, container_of
 from hasten.loader.proof.bindings import Returned
 from hasten.loader.proof.source import Function, Tree, is_user_class, tree_of_file
-from hasten.loader.proof.stored_names import stored_by
+from hasten.loader.proof.stored_names import stored_by, within
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
@@ -415,13 +415,12 @@ def _rest_of(frame: FrameType) -> Unit:
 
 def _declared_before(function: Any, rest: Sequence[ast.AST]) -> list[ast.AST]:
     """Return the function's declarations of variables that what is left of it still sets."""
-    set_later = {name for top in rest for node in ast.walk(top) for name in stored_by(node)}
-    kinds = (ast.Global, ast.Nonlocal)
-    declared = [] if function is None else [n for n in ast.walk(function) if isinstance(n, kinds)]
+    set_later = {name for node in within(rest) for name in stored_by(node)}
     return [
         ast.copy_location(type(node)(names), node)
-        for node in declared
-        if (names := sorted(set_later & set(node.names)))
+        for node in within([] if function is None else function.body)
+        if isinstance(node, (ast.Global, ast.Nonlocal))
+        and (names := sorted(set_later & set(node.names)))
     ]
 
 

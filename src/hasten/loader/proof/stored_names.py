@@ -33,7 +33,7 @@ class StoredNames:
 
     def see(self, statements: Sequence[ast.stmt]) -> None:
         """Take note of the names in a function's statements."""
-        for node in _within(statements):
+        for node in within(statements):
             for name in stored_by(node):
                 self.stored.add(name)
                 self._count[name] += 1
@@ -59,7 +59,7 @@ def stored_by(node: ast.AST) -> list[str]:
     return []
 
 
-def _within(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
+def within(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
     """Walk through nodes, but not into functions that are defined there."""
     for node in nodes:
         yield node
@@ -68,7 +68,7 @@ def _within(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
         if isinstance(node, _COMPREHENSIONS):
             yield from _walruses(node)
             continue
-        yield from _within(list(ast.iter_child_nodes(node)))
+        yield from within(list(ast.iter_child_nodes(node)))
 
 
 def _walruses(node: ast.AST) -> Iterator[ast.AST]:

@@ -114,9 +114,8 @@ def _of_kind(body: Body, kind: type, owner: Value, asked: list[tuple[str, bool]]
         if owner.objects is not None and made and not body.reads.facts.copies:
             continue
         path, node = body.reads.asks[name, made]
-        if name == "*":
-            body.reads.attributes |= operators.generated_reads(kind)
-        names = operators.special_methods(kind) if name == "*" else [name.lstrip("!")]
+        implicit = name == "*"
+        names = operators.special_methods(body.reads, kind) if implicit else [name.lstrip("!")]
         for one in names:
             _asked(body, kind, owner, one, path, node)
 

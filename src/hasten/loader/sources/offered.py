@@ -68,7 +68,8 @@ class OfferedSources:
             if isinstance(found, str):
                 if self._checked is not None and self._checked[0] == key:
                     self._notices.refuse(f"{self._checked[1].name} is given up: {found}")
-                self._notices.note(found)
+                else:
+                    self._notices.note(found)
                 continue
             if found.light != light or not drawable(found, loader):
                 continue
