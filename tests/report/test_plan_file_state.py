@@ -143,7 +143,7 @@ def test_what_is_better_proved_stays_where_it_is(path, tuning):
 def test_what_was_lost_for_want_of_evidence_does_not_replace_a_confirmed_plan(path, tuning, reason):
     lost = replace(tuning.levers[0], outcome=Outcome.DROPPED, reason=reason)
     nothing = replace(tuning, plan=Plan(), speedup=None, levers=(lost,))
-    undecided = reason in ("launches-differ", "not-raced-again", "unproved")
+    undecided = reason in ("hidden", "launches-differ", "not-raced-again", "unproved")
     untried = reason in ("no-time", "excluded")
     write(path, tuning)
     assert (plan_file.place_for(path, nothing) != path) is (undecided or untried)

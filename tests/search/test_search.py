@@ -8,7 +8,7 @@ import pytest
 
 from hasten.compare import Rule
 from hasten.errors import ChildLost
-from hasten.records import Effect, Interval, Phase, Plan, Scope, Verdict
+from hasten.records import Effect, Interval, Phase, Plan, Reason, Scope, Verdict
 from hasten.search import BudgetLimits, Candidate, Journal, Kind, incumbent, propose, rows
 from hasten.testing import FakeTrialRunner, steady
 
@@ -307,31 +307,60 @@ def test_an_undecided_race_says_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("high_ratio", "told"), [(1.1, "worth a lever"), (9.0, "no measurable gain")]
+    ("mid_ratio", "high_ratio", "reason", "told"),
+    [
+        (1.02, 1.1, None, "worth a lever"),
+        (1.01, 9.0, None, "no measurable gain"),
+        (1.02, 9.0, Reason.HIDDEN, "noise hides whether that is a gain"),
+    ],
 )
-def test_a_short_race_among_noise_does_not_claim_that_there_is_no_gain(high_ratio, told) -> None:
+def test_a_short_race_among_noise_does_not_claim_that_there_is_no_gain(
+    mid_ratio, high_ratio, reason, told
+) -> None:
     runner, rule = FakeTrialRunner(cost=saving(a=1.0)), Rule(pair_count=8)
     seen = runner.race(Plan(), Plan().with_lever("a", True), rule=rule)
-    interval = Interval(low_ratio=0.9, mid_ratio=1.02, high_ratio=high_ratio)
+    interval = Interval(low_ratio=0.9, mid_ratio=mid_ratio, high_ratio=high_ratio)
     (row,) = rows([candidate("a")], [replace(seen, verdict=Verdict.DROP, speedup=interval)])
     assert told in row.why
+    assert row.reason is reason
 
 
 @pytest.mark.parametrize(
     ("mid_ratio", "high_ratio", "taken"),
     [(1.19, 1.62, True), (1.12, 1.15, False), (1.05, 9.0, False)],
 )
-def test_a_bundle_that_shows_much_among_noise_comes_in(mid_ratio, high_ratio, taken) -> None:
-    candidates = [candidate("a"), candidate("b")]
+@pytest.mark.parametrize(("names", "kind"), [("ab", Kind.BUNDLE), ("a", Kind.TOGGLE)])
+def test_what_shows_much_among_noise_comes_in(mid_ratio, high_ratio, taken, names, kind) -> None:
+    candidates = [candidate(name) for name in names]
     asked = propose(candidates, [])
     assert asked is not None
-    assert asked.kind is Kind.BUNDLE
+    assert asked.kind is kind
     seen = FakeTrialRunner(cost=saving(a=1.0, b=1.0)).race(
         asked.baseline, asked.candidate, rule=Rule(pair_count=8)
     )
     interval = Interval(low_ratio=0.74, mid_ratio=mid_ratio, high_ratio=high_ratio)
     dropped = replace(seen, verdict=Verdict.DROP, speedup=interval)
     assert bool(incumbent(candidates, [dropped]).settings) is taken
+
+
+@pytest.mark.parametrize(("again_ratio", "taken"), [(0.93, True), (1.0, False)])
+def test_what_noise_may_have_hidden_is_raced_again_where_nothing_came_in(
+    again_ratio, taken
+) -> None:
+    candidates, plan = [candidate("a")], Plan().with_lever("a", True)
+    seen = FakeTrialRunner(cost=saving(a=1.0)).race(Plan(), plan, rule=Rule(pair_count=8))
+    interval = Interval(low_ratio=0.74, mid_ratio=1.08, high_ratio=1.62)
+    hidden = replace(seen, verdict=Verdict.DROP, speedup=interval)
+    asked = propose(candidates, [hidden])
+    assert asked is not None
+    assert (asked.baseline, asked.candidate) == (plan, Plan())
+    assert not incumbent(candidates, [hidden]).settings
+    ends = Interval(low_ratio=0.8, mid_ratio=again_ratio, high_ratio=1.2)
+    again = replace(
+        hidden, baseline=plan, candidate=Plan(), verdict=Verdict.UNDECIDED, speedup=ends
+    )
+    assert propose(candidates, [hidden, again]) is None
+    assert bool(incumbent(candidates, [hidden, again]).settings) is taken
 
 
 def test_a_few_numbers_cost_a_few_races() -> None:

@@ -98,6 +98,7 @@ class Reason(StrEnum):
     """Why a lever that was faster is not in the plan, or why one was not tried.
 
     FAILED_GATE, UNPROVED: the maths differs, or nothing could be proved about it.
+    HIDDEN: it looked faster, and noise hid whether it is.
     NOT_SEEN_AGAIN, NOT_RACED_AGAIN, STALLS: fresh launches were no faster, failed, or stalled.
     LAUNCHES_DIFFER: they were faster, but by no more than launches of the script may differ by.
     STARTS_LATE, FIRST_PASS: its start or its first pass costs more than the training gains.
@@ -107,6 +108,7 @@ class Reason(StrEnum):
 
     FAILED_GATE = "failed-gate"
     UNPROVED = "unproved"
+    HIDDEN = "hidden"
     NOT_SEEN_AGAIN = "not-seen-again"
     LAUNCHES_DIFFER = "launches-differ"
     NOT_RACED_AGAIN = "not-raced-again"

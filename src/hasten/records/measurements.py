@@ -122,14 +122,11 @@ class Comparison:
 
     @property
     def excludes_gain(self) -> bool:
-        """Whether it was dropped and its interval rules out a large gain, too.
+        """Whether its interval rules out a large gain.
 
         A short race in noise is dropped even without that: time is better spent on another.
         """
-        interval = self.speedup
-        if self.verdict is not Verdict.DROP or interval is None:
-            return False
-        return interval.high_ratio < _LARGE_GAIN_RATIO
+        return self.speedup is not None and self.speedup.high_ratio < _LARGE_GAIN_RATIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

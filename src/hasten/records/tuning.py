@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from hasten.records.measurements import Comparison, Interval, Noise, Profile
     from hasten.records.plan import Workload
 
-_WITHOUT_EVIDENCE = (Reason.LAUNCHES_DIFFER, Reason.NOT_RACED_AGAIN, Reason.UNPROVED)
+_WITHOUT_EVIDENCE = (
+    Reason.HIDDEN,
+    Reason.LAUNCHES_DIFFER,
+    Reason.NOT_RACED_AGAIN,
+    Reason.UNPROVED,
+)
 _ANOTHER_TIME = (Reason.NO_TIME, Reason.EXCLUDED)
 
 

@@ -35,6 +35,7 @@ _LOST = {
     Reason.NOT_SEEN_AGAIN: "a gain was seen, but not again on fresh launches",
     Reason.LAUNCHES_DIFFER: "a gain was seen, but launches of this script may differ by as much",
     Reason.NOT_RACED_AGAIN: "a gain was seen, but fresh launches could not be raced",
+    Reason.HIDDEN: "what looked faster may be noise",
     Reason.STALLS: "most steps were faster, but some stalled",
     Reason.STARTS_LATE: "what was faster starts too late for this training",
     Reason.FIRST_PASS: "what was faster does not make up for its first pass",

@@ -117,21 +117,36 @@ def is_better(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
 
 
 def is_taken_whole(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
-    """Return whether a bundle is taken: it won, or showed a large gain that noise left unproven.
-
-    In that much noise a race is dropped where it shows less than it could have proved, which
-    may be a lot; the confirmation decides whether it is a gain.
-    """
+    """Return whether a bundle is taken: it won, or showed a large gain that noise left unproven."""
     if starts_too_late(comparison, criteria):
         return False
+    return has_won(comparison) or _is_clear(comparison)
+
+
+def is_hidden(comparison: Comparison) -> bool:
+    """Return whether a race showed a gain that may be large or noise.
+
+    In much noise a race is dropped where it shows less than it could have proved, which may be a
+    lot.
+    """
+    speedup = comparison.speedup
+    shown = speedup is not None and speedup.mid_ratio >= 1.0 + LEAST_RATIO
+    return shown and not has_won(comparison) and not comparison.excludes_gain
+
+
+def _is_clear(comparison: Comparison) -> bool:
+    """Return whether a race showed a large gain that noise left unproven.
+
+    The confirmation decides whether it is one.
+    """
     speedup = comparison.speedup
     clear = speedup is not None and speedup.mid_ratio > _CLEAR_RATIO
-    return has_won(comparison) or (clear and not comparison.excludes_gain)
+    return clear and not comparison.excludes_gain
 
 
 def is_faster(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
     """Return whether the candidate won, or is the best guess and worth a lever."""
-    if has_won(comparison):
+    if has_won(comparison) or _is_clear(comparison):
         return True
     speedup = comparison.speedup
     return (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING
 
-from hasten.records import Comparison, LeverReport, Outcome, Reason, Setting
+from hasten.records import Comparison, LeverReport, Outcome, Reason, Setting, Verdict
 from hasten.search.budget_limits import RefusalReason
-from hasten.search.proposal import has_won, is_faster, starts_too_late
+from hasten.search.proposal import has_won, is_faster, is_hidden, starts_too_late
 from hasten.search.propose import EVEN, replay
 from hasten.units import counted, times
 
@@ -206,7 +206,9 @@ def _dropped(seen: Comparison, criteria: AcceptanceCriteria) -> tuple[str, Reaso
         return criteria.too_late(speedup.mid_ratio, seen.later_s), Reason.STARTS_LATE
     if speedup is not None and speedup.high_ratio < 1.0:
         return "slower here", None
-    if seen.excludes_gain:
+    if is_hidden(seen):
+        return "noise hides whether that is a gain", Reason.HIDDEN
+    if seen.verdict is Verdict.DROP and seen.excludes_gain:
         return "no gain worth a lever here", None
     return "no measurable gain", None
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from math import exp, inf, log1p
+from math import exp, inf, log, log1p
 from typing import TYPE_CHECKING, TypeAlias
 
 from hasten.records import LEAST_RATIO, Comparison, Plan, Scope, Setting, Verdict
@@ -33,6 +33,7 @@ from hasten.search.proposal import (
     Proposal,
     has_won,
     is_better,
+    is_hidden,
     is_slower,
     is_taken_whole,
     propose_race,
@@ -117,6 +118,7 @@ class SearchStrategy:
             if guess_index and self.plan == before:
                 break
         yield from race_guesses(self)
+        yield from race_hidden(self)
         yield from doubt(self)
         self._steady()
 
@@ -530,6 +532,27 @@ def race_guesses(strategy: SearchStrategy) -> Generator[Proposal, Comparison | N
         if seen and seen.speedup and seen.speedup.mid_ratio > 1.0 / (1.0 + LEAST_RATIO):
             strategy.doubted[candidate.lever] = seen
             strategy.plan = without
+
+
+def race_hidden(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
+    """Where nothing came in, race what noise may have hidden again, the largest figure first.
+
+    What is faster again comes in; the confirmation decides whether it is a gain.
+    """
+    hidden = [
+        (seen.speedup.mid_ratio, candidate.lever, seen)
+        for candidate in strategy.usable()
+        if (seen := strategy.deciding.get(candidate.lever)) and is_hidden(seen) and seen.speedup
+    ]
+    for mid_ratio, lever, first in sorted(hidden, key=lambda one: -one[0]):
+        if strategy.plan.settings:
+            return
+        plan = first.candidate.only(frozenset({lever}))
+        seen = yield from strategy.race(
+            Kind.PRUNE, plan, Plan(), lever=lever, expected_log=log(mid_ratio)
+        )
+        if seen and seen.speedup and seen.speedup.mid_ratio <= 1.0 / (1.0 + LEAST_RATIO):
+            strategy.plan = plan
 
 
 def doubt(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
