@@ -452,6 +452,12 @@ def test_a_broken_script_is_found_before_any_launch(session, source):
     assert not session.calls
 
 
+def test_a_run_leaves_a_broken_script_to_python(session):
+    Path("train.py").write_text("for in y:\n")
+    assert hasten_with("run", "--set", "compile=max", "train.py").exit_code == 0
+    assert workload(session).argv == ("train.py",)
+
+
 def test_a_syntax_error_shows_its_place(session):
     Path("train.py").write_text("x = 1\nfor in y:\n")
     assert 'File "train.py", line 2' in hasten_with("profile", "train.py").stderr
@@ -875,6 +881,7 @@ def test_a_default_that_may_be_given_several_times_may_be_one_word(session, proj
     [
         ('[tool.hasten]\nbugdet = "2m"\n', "has an unknown option: bugdet."),
         ('[tool.hasten]\nnumerics = "odd"\n', "odd"),
+        ("[tool.hasten]\nbudget = 2m\n", "is not valid TOML, so [tool.hasten] cannot be read: "),
     ],
 )
 def test_a_default_that_is_none_is_told(session, project, text, problem) -> None:

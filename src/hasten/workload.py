@@ -33,23 +33,24 @@ def read_workload(
     Args:
         words: the rest of the command line; it begins with `-m` for a module, or with `--`
             for a program.
-        once: the workload is started only once, so its script may be a pipe.
+        once: the workload is started only once, so its script may be a pipe, and Python itself
+            says what is wrong with it.
         python: the interpreter for a script; a program has its own.
 
     Raises:
         UsageError: there is no such script, program or interpreter.
-        ScriptFailed: the script is not valid Python.
+        ScriptFailed: the script is started more than once and is not valid Python.
     """
     cwd = _cwd()
     entry, argv = _entry(words)
     check = {Entry.MODULE: lambda _: None, Entry.COMMAND: _check_program}
     check.get(entry, _check_file)(argv[0])
     python = _python(argv[0]) if entry is Entry.COMMAND else interpreter(python)
-    # Another Python version may accept syntax that this one rejects.
-    if entry is Entry.SCRIPT and os.path.isfile(argv[0]) and python == sys.executable:
-        _check_syntax(argv[0])
     if entry in (Entry.SCRIPT, Entry.NOTEBOOK) and not once:
         _check_lasting(argv[0])
+        # Another Python version may accept syntax that this one rejects.
+        if entry is Entry.SCRIPT and os.path.isfile(argv[0]) and python == sys.executable:
+            _check_syntax(argv[0])
     return Workload(entry=entry, argv=argv, cwd=cwd, python=python)
 
 

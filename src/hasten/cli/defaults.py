@@ -23,7 +23,7 @@ def read_defaults(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]
         folder: the working folder; the nearest pyproject.toml there or above it counts.
 
     Raises:
-        UsageError: the table has a key that is not an option of hasten.
+        UsageError: the table cannot be read, or has a key that is not an option of hasten.
     """
     places = (at / PROJECT for at in (folder, *folder.parents))
     path = next((place for place in places if place.is_file()), None)
@@ -46,12 +46,22 @@ def read_defaults(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]
 
 
 def _table(path: Path) -> Mapping[str, Any]:
-    """Return the table; empty if the file cannot be read, since that is not ours to report."""
+    """Return the table; empty if a file that does not name us cannot be read.
+
+    Raises:
+        UsageError: the file has the table and is not valid TOML.
+    """
     import tomllib
 
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        text = path.read_text("utf-8")
+        content = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError):
         return {}
+    except tomllib.TOMLDecodeError as error:
+        if "[tool.hasten]" not in text:
+            return {}
+        problem = f"{path} is not valid TOML, so [tool.hasten] cannot be read: {error}."
+        raise UsageError(problem, remedy="Mend the file, or remove the table.") from error
     table = content.get("tool", {}).get("hasten", {})
     return table if isinstance(table, dict) else {}
