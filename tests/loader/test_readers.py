@@ -180,7 +180,6 @@ def test_a_sound_that_is_held_open_is_refused(libraries, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("code", [
-    "return cv2.imread(path + 'x') is None",
     "soundfile.SoundFile(path, 'w'); return index",
     "return soundfile.SoundFile(0, 'r') is None",
 ])  # fmt: skip
@@ -190,6 +189,17 @@ def test_what_leaves_no_stamp_is_not_kept(libraries, tmp_path, code) -> None:
     source = cache.offer(DataLoader(dataset, batch_size=8))
     source.fetch(list(range(8)))
     assert cache.counts()["entries"] == 0
+
+
+def test_a_file_that_is_missing_is_looked_for_again_once_it_is_there(libraries, tmp_path) -> None:
+    dataset = images(libraries, tmp_path, "return cv2.imread(path + 'x') is None")
+    cache = Cache(1 << 22)
+    source = cache.offer(DataLoader(dataset, batch_size=8))
+    assert source.fetch(list(range(8))).all()
+    assert cache.counts()["entries"] == 8
+    for index in range(8):
+        (tmp_path / f"{index}x").write_bytes(b"1")
+    assert not source.fetch(list(range(8))).any()
 
 
 def test_readers_are_the_librarys_own_outside_of_a_record(libraries, tmp_path) -> None:

@@ -147,6 +147,24 @@ class Sampler:
         yield 1
 ''')
 """
+REMEMBERED = """\
+import functools
+class Config:
+    def __init__(self): self.gain = 1.0
+@functools.lru_cache
+def config(): return Config()
+class More(Rows):
+    def __getitem__(self, i): return self.rows[i] * config().gain
+rows = More()
+cfg = config()
+"""
+MAPPED = """\
+buffer = np.memmap('rows.bin', np.float32, 'w+', shape=(12,))
+class More(Rows):
+    def __getitem__(self, i):
+        return torch.tensor(np.memmap('rows.bin', dtype=np.float32, mode='r', shape=(12,))[i])
+rows = More()
+"""
 ELSEWHERE = {
     "a function that is called": (
         "def harder(data): data.gain = 2.0\n", "if number > 90: harder(rows)", "UNWRITTEN",
@@ -382,6 +400,25 @@ ELSEWHERE = {
         "class More(Rows):\n    def __getitem__(self, i): return float(self.centre[0])\n"
         "rows = More()\nrows.centre = centre()\ndef track():\n    mine = centre()\n"
         "    mine *= 0.9\n", "if number > 90: track()", "OWNED",
+    ),
+    "what a memoised function gave": (REMEMBERED, "if number > 90: cfg.gain = 2.0", "UNWRITTEN"),
+    "what a memoised function will give": (
+        REMEMBERED, "if number > 90: config().gain = 2.0", "UNWRITTEN",
+    ),
+    "what a memoised function gives and nobody changes": (REMEMBERED, "pass", "whole"),
+    "a dictionary of a memoised function": (
+        REMEMBERED.replace("Config()", "{'gain': 1.0}").replace(".gain", "['gain']"),
+        "if number > 90: cfg['gain'] = 2.0", "OWNED",
+    ),
+    "a file that items map anew and the script has mapped": (
+        MAPPED, "if number > 90: buffer[3] = 2.0", "OWNED",
+    ),
+    "a file that items map anew": (MAPPED, "pass", "whole"),
+    "a query that names a variable": (
+        "import pandas as pd\nLEVEL = 1\nclass More(Rows):\n    def __getitem__(self, i):\n"
+        "        return float(self.frame.query('a <= @LEVEL')['a'].sum())\n"
+        "rows = More()\nrows.frame = pd.DataFrame({'a': range(3)})\n",
+        "if number > 90: LEVEL = 2", "PURE",
     ),
     "records in an array": (
         "class More(Rows):\n    def __getitem__(self, i): return self.boxes[i]['weight']\n"

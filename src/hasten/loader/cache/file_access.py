@@ -147,12 +147,15 @@ def _writes(arguments: tuple[Any, ...]) -> bool:
 
 
 def stamp(path: str) -> Stamp:
-    """Return what changes when the file at `path` is written or replaced.
+    """Return what changes when the file at `path` is written, replaced or made.
 
     Raises:
-        OSError: there is no such file.
+        OSError: nobody can tell, as where a folder may not be read.
     """
-    found = os.stat(path)
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return path, 0, 0, 0, 0, 0
     return path, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
 
 

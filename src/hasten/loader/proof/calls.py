@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import random
 import sys
 from functools import _lru_cache_wrapper as memoised
@@ -248,12 +249,25 @@ def _wrapped(
     if isinstance(one, memoised):
         if kept := body.follower.apart(one.__wrapped__, args, named, body, node):
             body.gap(f"it keeps {kept} from one call to another", node)
+        body.reads.objects[id(one)] = one  # who calls it elsewhere gets the same objects
+        body.reads.load(*filter(_is_shared, _remembered(one)))
         return unknown()
     if type(one) is not partial:
         return body.gap(f"a call of a {type(one).__name__} cannot be followed", node)
     given = {name: body.reads.load(value) for name, value in one.keywords.items()}
     first = [body.reads.load(value) for value in one.args]
     return call_object(body, one.func, [*first, *args], {**given, **named}, node, module=None)
+
+
+def _remembered(one: Any) -> list[Any]:
+    """Return what a function under `functools.lru_cache` remembers, with its arguments."""
+    parts = gc.get_referents(one)
+    return [*parts, *(value for part in parts if type(part) is dict for value in part.values())]
+
+
+def _is_shared(value: Any) -> bool:
+    """Return whether what is remembered may be written by name."""
+    return type(value) in (list, dict, set) or is_user_class(type(value))
 
 
 def _python(  # noqa: PLR0917

@@ -149,7 +149,7 @@ def library_call(  # noqa: PLR0917
     if special is not None:
         return special
     values = [*args, *named.values()]
-    body.reads.asks_files(name)
+    body.reads.asks_files(name, maps="mmap_mode" in named)
     given = follow_functions(body, name, args, named, node)
     if why := writes_an_argument(name, homes, args, {**by_signature(one, args), **named}):
         return body.gap(why, node)
@@ -399,7 +399,7 @@ def _is_callable_instance(one: Any) -> bool:
 def _open(
     body: Frame, name: str, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
-    body.reads.asks_files(name)
+    body.reads.asks_files(name, maps=name == "memmap")
     mode = args[1] if len(args) > 1 else named.get("mode")
     if name == "memmap":
         mode = named.get("mode")

@@ -276,7 +276,7 @@ PURE_METHODS = words(
     # of tables
     "iterrows itertuples to_numpy to_dict to_list head tail isin isna isnull notna notnull "
     "fillna dropna drop assign groupby get_group reset_index sort_values iteritems nunique "
-    "value_counts query sample_ first last str_ agg aggregate apply applymap map "
+    "value_counts sample_ first last str_ agg aggregate apply applymap map "
     # of files that were opened for the batch, of archives and of XML
     "iter findtext getroot getparent readable getvalue __len__ __getitem__ __contains__ __iter__ "
     "__next__ __enter__ __exit__ __float__ __int__ nnz toarray todense"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -93,10 +95,17 @@ class Reads:
             return
         self.asks.setdefault((name, value.fresh), (path, node))
 
-    def asks_files(self, name: str) -> None:
-        """Note a function that may access files."""
+    def asks_files(self, name: str, *, maps: bool = False) -> None:
+        """Note a function that may access files; if it maps them, what the script maps is read.
+
+        A write to what the script has mapped need not change the file's stamp.
+        """
         if name in OPENING:
             self.files.add(name)
+        if maps:
+            kind = getattr(sys.modules.get("numpy"), "memmap", ())
+            known = (one for one in gc.get_objects() if isinstance(one, kind))
+            self.load(*(one for one in known if one.mode != "c" and one.flags.writeable))
 
     @property
     def has_modules(self) -> bool:
