@@ -5,6 +5,7 @@ generator and the printed numbers agree, why a model stayed in one process, and 
 """
 
 import json
+import logging
 import os
 import random
 import subprocess
@@ -262,6 +263,42 @@ class Averaged(nn.Module):
 
     def forward(self, x, y):
         return functional.cross_entropy(self.layer(x), y, ignore_index=0)
+
+
+class Masked(nn.Module):
+    """Its loss is the mean over the samples that a mask leaves in."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x, y, mask):
+        losses = functional.cross_entropy(self.layer(x), y, reduction="none")
+        return (losses * mask).sum() / mask.sum()
+
+
+class Meter:
+    def __init__(self):
+        self.count = 0
+
+    def update(self, count):
+        self.count += count
+
+
+class Measuring(OneLayer):
+    def __init__(self):
+        super().__init__()
+        self.meters = {"seen": Meter()}
+
+    def forward(self, x):
+        self.meters["seen"].update(len(x))
+        return self.layer(x)
+
+
+class Logged(OneLayer):
+    def forward(self, x):
+        logging.getLogger(__name__).info("batch of %d", len(x))
+        return self.layer(x)
 
 
 class Speaking(OneLayer):
@@ -691,6 +728,29 @@ def a_mean_of_some(call):
         loss = call(net, x, torch.tensor([0, 0, 0, 1, 2, 1, 0]))
         told.append(descend(optimizer, loss))
     return net, told
+
+
+@scene
+def a_mean_of_some_in_the_end(call):
+    """The first batches are whole; the last ones leave most of one share out."""
+    net = Masked()
+    optimizer, told = torch.optim.SGD(net.parameters(), 1e-2), []
+    for mask in (torch.ones(7), torch.tensor([0.0, 0, 1, 1, 1, 1, 1])):
+        for _ in range(2):
+            told.append(descend(optimizer, call(net, *rows(), mask)))
+    return net, told
+
+
+@scene
+def measuring(call):
+    net = Measuring()
+    return net, [*train(net, rows, call), net.meters["seen"].count]
+
+
+@scene
+def logged(call):
+    net = Logged()
+    return net, train(net, rows, call)
 
 
 @scene

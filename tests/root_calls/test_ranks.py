@@ -31,6 +31,8 @@ STAYS = {
     "embedding_with_a_norm": "the model writes to its weights (max_norm)",
     "exacting": "a batch cannot be shared among processes: AssertionError",
     "hooked": "Linear has hooks",
+    "measuring": "a call of the model changes count",
+    "logged": "the model's code may print or write files: forward names info",
     "speaking": "the model's code may print or write files: forward names print",
 }
 SHARED = (
@@ -39,7 +41,7 @@ SHARED = (
     "in_a_closure", "other_sizes", "changed_between_calls", "a_part_in_evaluation",
     "under_autocast", "drawn_in_every_way", "rows_of_several_samples",
     "growing_batches", "hooked_in_between", "annealed", "experts", "averages_in_between",
-    "frozen_in_between",
+    "frozen_in_between", "a_mean_of_some_in_the_end",
 )  # fmt: skip
 
 pytestmark = pytest.mark.child

@@ -139,7 +139,7 @@ class _Roots:
 
     def _look_for_graphs(self) -> None:
         """Stop if the script walks autograd's graph, into which this lever puts views."""
-        if where := mention(("next_functions",)):
+        if where := mention(("next_functions", "make_dot")):
             self._stopped = self._stopped or f"its graph is looked at: {where}"
 
     def _look_for_scripts(self) -> None:

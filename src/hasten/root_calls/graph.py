@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Compiler = Callable[[Any, Any], Callable[..., Any]]
 
-_CHECKPOINT = "tag_activation_checkpoint"
+_CHECKPOINT, _ASSERTION = "tag_activation_checkpoint", "_assert_async"
 _TRACED_UNDER = {
     "skip_tensor_guards_with_matching_dict_tags": False,  # else it misses weights that changed
     "use_numpy_random_stream": True,  # else it draws from torch's generator in NumPy's place
@@ -95,9 +95,12 @@ class Graph:
 
 
 def _refuse(graph: Any) -> None:
-    """Raise if activations are checkpointed: compiled code would draw other random numbers."""
-    if any(getattr(node.target, "__name__", "") == _CHECKPOINT for node in graph.graph.nodes):
+    """Raise where compiled code would draw other random numbers, or raise other errors."""
+    names = {getattr(node.target, "__name__", "") for node in graph.graph.nodes}
+    if _CHECKPOINT in names:
         raise RuntimeError("activations are checkpointed")
+    if _ASSERTION in names:
+        raise RuntimeError("the model asserts something about values")
 
 
 def _behind(graph: Any, inputs: Any) -> set[int]:

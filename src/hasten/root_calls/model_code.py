@@ -17,6 +17,7 @@ _TORCH = ("torch", "torchvision")
 _OUTWARD = frozenset({
     "print", "pprint", "open", "save", "savez", "savetxt", "savefig", "imsave", "imwrite", "tofile",
     "write", "writelines", "write_text", "write_bytes", "add_scalar", "add_image", "add_histogram",
+    "debug", "info", "warning", "error", "exception",
 })  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-REFUSALS = 2
+REFUSALS = 3
 """The version of this list of refusals; what an earlier one let through is recompiled."""
 _IN_ORDER = (2, 13)
 """The release since which torch's compiler keeps draws in the script's order."""

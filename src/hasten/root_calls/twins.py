@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE_COUNT = 12
-_ASKS = ("is_compiling", "is_dynamo_compiling", "grad_fn", "next_functions")
+_ASKS = ("is_compiling", "is_dynamo_compiling", "grad_fn", "next_functions", "make_dot")
 _OTHER_DRAWS = "the model draws otherwise than by torch, or asks a clock, a cache or a variable"
 
 

@@ -19,6 +19,7 @@ _LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, type, ModuleType)
 _LIBRARIES = ("torch", "torchvision", "numpy", "math", "functools", "itertools", "typing")
 _TRAINING = "training"
+_LARGE_COUNT = 1000
 _ABSENT = object()
 
 
@@ -43,7 +44,8 @@ class HeldState:
         self._submodules = [vars(part) for part in submodules]
         self._variables = _variables_of(own_kinds)
         read = {name: space[name] for space, name in self._variables}
-        self._spaces = [*self._submodules, *own_kinds, *_spaces_in([*self._submodules, read])]
+        inside = _spaces_in([*self._submodules, read])
+        self._spaces = [*self._submodules, *own_kinds, *inside, *_spaces_in(inside)]
         self.tensors = [*module.parameters(), *others_in(module)]
         self._global_tensors = list(filter(_is_tensor, read.values()))
         self.accept()
@@ -118,12 +120,17 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _spaces_in(spaces: list[Any]) -> list[Any]:
-    """Return the containers and the attributes of plain objects that these hold, one level down."""
+    """Return the containers and the attributes of plain objects that these hold, one level down.
+
+    Large containers are not looked into: it would have to be done at each call.
+    """
     import torch
 
     found: dict[int, Any] = {}
     for space in spaces:
-        for value in space.values():
+        if len(space) > _LARGE_COUNT:
+            continue
+        for value in space.values() if isinstance(space, dict) else space:
             if isinstance(value, (dict, list, set, deque)):
                 found[id(value)] = value
             elif isinstance(value, (torch.nn.Module, torch.Tensor, *_CODE)):

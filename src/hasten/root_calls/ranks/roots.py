@@ -45,12 +45,14 @@ class _Kind:
         why_not: why they are made in one process; empty if they are not.
         message_ratio: bytes of inputs and outputs over those of the inputs.
         call_count: how many were answered.
+        marked: which tensors had what may mark a sample that a mean leaves out.
     """
 
     joins: tuple[Join, ...]
     why_not: str
     message_ratio: float
     call_count: int
+    marked: frozenset[int] = frozenset()
 
 
 _NOT_SHARED = _Kind((), "there are too many kinds of calls", 1.0, 0)
@@ -158,9 +160,12 @@ class Ranks:
             known = _NOT_SHARED
         if known is None or (known.call_count in _AGAIN_COUNTS and not self._training.trial):
             return self._examine(root, root_call, loose, exact)
-        if known.why_not or (Join.MEAN in known.joins and _leaves_some_out(tensors)):
+        is_mean = Join.MEAN in known.joins
+        if known.why_not or (is_mean and _leaves_some_out(tensors)):
             self._excuse(root)
             return root_call.call(root_call.args, root_call.kwargs)
+        if is_mean and not _marked(tensors) <= known.marked:
+            return self._examine(root, root_call, loose, exact)
         known.call_count += 1
         return self._answer(root, known, root_call)
 
@@ -241,7 +246,10 @@ class Ranks:
             root.why_not = seen.why_not
         ratio = messages_bytes(root_call, seen.result) / messages_bytes(root_call)
         count = 1 + (before.call_count if before is not None else 0)
-        known = _Kind(seen.joins, seen.why_not, ratio, count)
+        marked = _marked(root_call.tensors)
+        if before is not None:
+            marked |= before.marked
+        known = _Kind(seen.joins, seen.why_not, ratio, count, marked)
         root.kinds[exact if seen.draws else loose] = known
         return seen.result
 
@@ -317,6 +325,11 @@ def _leaves_some_out(tensors: list[Any]) -> bool:
     """Return whether integers below zero mark what a mean leaves out, as `ignore_index` does."""
     integers = (tensor for tensor in tensors if not tensor.is_floating_point() and tensor.numel())
     return any(tensor.dtype.is_signed and bool((tensor < 0).any()) for tensor in integers)
+
+
+def _marked(tensors: list[Any]) -> frozenset[int]:
+    """Return which tensors have zeros: a mask, or labels, may mark with them what is left out."""
+    return frozenset(at for at, tensor in enumerate(tensors) if not bool(tensor.all()))
 
 
 def _available_bytes() -> int:
