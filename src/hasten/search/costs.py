@@ -46,7 +46,9 @@ def probe_count(step_s: float, *, cycle_count: int = 1, waits: bool = True) -> i
     return max(PROBE_COUNT, cycle_count if waits else min(cycle_count, brief_count))
 
 
-def watch_count(step_s: float, *, cycle_count: int = 1, pass_count: int = 0) -> int:
+def watch_count(
+    step_s: float, *, cycle_count: int = 1, pass_count: int = 0, most_count: int = WATCH_MOST_COUNT
+) -> int:
     """Return the steps of a profile: six seconds of them, at most 400 or two passes.
 
     They are at least eight, or four where eight take more than 12 seconds.
@@ -56,7 +58,7 @@ def watch_count(step_s: float, *, cycle_count: int = 1, pass_count: int = 0) -> 
     >>> watch_count(0.002, pass_count=500), watch_count(0.01, pass_count=5000)
     (1000, 600)
     """
-    most = max(WATCH_MOST_COUNT, 2 * pass_count)
+    most = max(most_count, 2 * pass_count)
     is_slow = WATCH_LEAST_COUNT * step_s > WATCH_SLOW_S
     least = WATCH_SLOW_COUNT if is_slow else WATCH_LEAST_COUNT
     return max(least, cycle_count, min(most, _count(WATCH_S, step_s)))

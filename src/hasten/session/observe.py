@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from hasten import compare
 from hasten.machine.caveats import OTHERS_RATIO
 from hasten.records import Phase, Profile
-from hasten.search.costs import GLANCE_COUNT, probe_count, watch_count
-from hasten.trials.plan_statistics import waits
+from hasten.search.costs import GLANCE_COUNT, WATCH_MOST_COUNT, probe_count, watch_count
+from hasten.trials.plan_statistics import rare_steps, waits
 from hasten.trials.probes import overhead
 from hasten.units import duration, percent, step_parts
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hasten.trials.plan_statistics import PlanStatistics
     from hasten.trials.runner import TrialRunner
 
+_RARE_MOST_COUNT = 4000
 _OVERHEAD_S = 8.0
 _OVERHEAD_LEAST_COUNT = 12
 _OVERHEAD_MOST_COUNT = 120
@@ -48,6 +49,9 @@ def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -
         if pace.life_count is not None:
             step_count = max(2, min(step_count, pace.life_count // 2))
     steps, used = runner.steps(plan, step_count)
+    if len(steps) == WATCH_MOST_COUNT and rare_steps([step.wall_s for step in steps]):
+        # Such as one with a rollout, once in some hundred: after how many is to be seen.
+        steps, used = runner.steps(plan, watch_count(pace.step_s, most_count=_RARE_MOST_COUNT))
     pace.check_memory(used["peak_rss_bytes"], used.get("spare_device_bytes"))
     return summarise(steps, unit=unit, used=used)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +23,7 @@ _LEAST_FAULT_STEPS = 16
 _WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
 _LONGEST_PERIOD, _LEAST_PERIODS, _LEAST_COUNT = 64, 4, 24
 _PERIODIC_RATIO, _EQUAL_RATIO = 0.7, 0.95
-_MOST_TIMES = 20.0
+_MOST_TIMES, _RARE_TIMES, _LEAST_GAPS = 20.0, 5.0, 2
 _PAUSE_SHARE, _LONGEST_PASS_S, _SHORT_PASS_S = 0.05, 2.0, 0.25
 
 
@@ -306,19 +307,43 @@ def pauses(steps: Sequence[Step], pass_count: int) -> bool:
     return pass_s <= _LONGEST_PASS_S and pause_s > _PAUSE_SHARE * pass_s
 
 
+def rare_steps(walls_s: Sequence[float]) -> list[int]:
+    """Return which steps are so much longer than usual that they are a good part of the time.
+
+    >>> rare_steps([1.0, 1.0, 9.0, 1.0, 1.0]), rare_steps([1.0] * 999 + [9.0])
+    ([2], [])
+    """
+    usual_s = median(walls_s)
+    found = [index for index, seconds in enumerate(walls_s) if seconds > _RARE_TIMES * usual_s]
+    longer_s = sum(walls_s[index] - usual_s for index in found)
+    return found if longer_s > _PAUSE_SHARE * sum(walls_s) else []
+
+
+def _gap(walls_s: Sequence[float]) -> int:
+    """Return the steps from one rare step to the next; 0 where gaps differ or are too long."""
+    gaps = [after - before for before, after in pairwise(rare_steps(walls_s))]
+    if len(gaps) < _LEAST_GAPS or len(set(gaps)) > 1:
+        return 0
+    is_long = gaps[0] * sum(walls_s) > _LONGEST_PASS_S * len(walls_s)
+    return 0 if is_long else gaps[0]
+
+
 def period(walls_s: Sequence[float]) -> int:
     """Return the steps after which times repeat, 1 where they do not.
 
     A loop that collects new data before every sixteenth update has one long step in sixteen:
-    blocks of whole periods are comparable, others are not. The period is the autocorrelation lag,
-    which must be seen four times; a lasting drift correlates at every lag and is not a period.
+    blocks of whole periods are comparable, others are not. The period is the gap between the long
+    steps where there are some, else the autocorrelation lag, which must be seen four times; a
+    lasting drift correlates at every lag and is not a period.
 
-    >>> period([9.0, 1.0, 1.0, 1.0] * 8), period([1.0, 1.1] * 2)
-    (4, 1)
+    >>> period([9.0, 1.0, 1.0, 1.0] * 8), period([1.0, 1.1] * 2), period([1.4, 1.0, 1.0] * 9)
+    (4, 1, 3)
     """
     longest = min(_LONGEST_PERIOD, len(walls_s) // _LEAST_PERIODS)
     if len(walls_s) < _LEAST_COUNT:
         return 1
+    if count := _gap(walls_s):
+        return count
     usual_s = median(walls_s)
     values = np.minimum(np.asarray(walls_s, float), _MOST_TIMES * usual_s)
     values -= values.mean()
