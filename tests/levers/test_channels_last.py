@@ -442,6 +442,25 @@ facts["kernels"] = {
         torch.rand(2, 3, 8, 8)),
     "double": kernels(Model().double(), torch.rand(4, 3, 8, 8).double()),
 }
+
+def evaluated(net, *, learns):
+    # what kernels get in a call without gradients, in evaluation
+    applied.switch(PLAN)
+    x = torch.rand(4, 3, 8, 8)
+    if learns:
+        net(x).sum().backward()
+    laid.clear()
+    forward = net.forward
+    def within(*args):
+        with Kernels():
+            return forward(*args)
+    net.forward = within
+    with torch.no_grad():
+        net.eval()(x)
+    applied.switch({})
+    return list(laid)
+
+facts["evaluated"] = [evaluated(Model(), learns=learns) for learns in (True, False)]
 facts["back"] = torch.overrides._len_torch_function_stack() if hasattr(
     torch.overrides, "_len_torch_function_stack") else torch._C._len_torch_function_stack()
 watch.detach()
@@ -489,6 +508,11 @@ def test_convolutions_compute_with_channels_last_from_weights_as_they_are(seen) 
     assert seen["kernels"]["after dropout"] == [[True, True]] * 2
     assert seen["kernels"]["double"] == [[False, True]] * 2
     assert seen["back"] == 0
+
+
+@pytest.mark.child
+def test_a_model_that_learns_is_evaluated_as_the_script_does_it_and_a_teacher_is_not(seen) -> None:
+    assert seen["evaluated"] == [[[False, True]] * 2, [[True, True]] * 2]
 
 
 class Pair:
