@@ -134,9 +134,16 @@ def test_a_verdict_needs_the_whole_interval_on_one_side(low, high, verdict) -> N
 
 def test_only_a_gain_can_be_lost_to_stalls() -> None:
     gain, none = a_round(0.1), a_round(-0.1)
-    assert replace(gain, best_means_ratio=0.99).stalls
-    assert not replace(gain, best_means_ratio=1.0).stalls
-    assert not replace(none, best_means_ratio=0.9).stalls
+    assert replace(gain, usual_means_ratio=0.99).stalls
+    assert not replace(gain, usual_means_ratio=1.0).stalls
+    assert not replace(none, usual_means_ratio=0.9).stalls
+
+
+@pytest.mark.parametrize(("stalling_count", "stalls"), [(1, False), (2, False), (4, True)])
+def test_stalls_in_most_rounds_are_no_gain(stalling_count, stalls) -> None:
+    calm, stalling = a_round(0.1), replace(a_round(0.1), means_ratio=0.8)
+    rounds = [stalling] * stalling_count + [calm] * (5 - stalling_count)
+    assert compare.span(rounds).stalls is stalls
 
 
 @pytest.mark.parametrize("pair_count", [1, 10, 16, 17, 48])
@@ -170,7 +177,7 @@ def test_rounds_add_their_time_and_keep_the_better_mean() -> None:
     rounds = [replace(a_round(g, seed=s), wall_s=w) for g, s, w in ((0.1, 1, 5.0), (0.3, 2, 7.0))]
     joined = compare.span(rounds)
     assert joined.wall_s == 12.0
-    assert joined.best_means_ratio == rounds[1].means_ratio > joined.means_ratio
+    assert joined.usual_means_ratio == rounds[1].means_ratio > joined.means_ratio
     assert compare.settle(rounds[0].pairs).wall_s == 0.0
     assert rounds[0].means_ratio == pytest.approx(exp(0.1), rel=0.01)
 

@@ -589,12 +589,15 @@ def test_a_plan_that_starts_late_says_when_that_is_paid_back(tuned) -> None:
     assert "40 s later" in note
 
 
-def test_a_plan_whose_start_costs_more_than_it_saves_is_not_taken(tuned) -> None:
-    seen = tuned(600.0, step_s=0.1, start_s=2.0, later_s=late_start, training_s=100.0)
+@pytest.mark.parametrize(
+    ("known", "length"), [({"training_s": 100.0}, "1m 40s"), ({"life_count": 60}, "6 s")]
+)
+def test_a_plan_whose_start_costs_more_than_it_saves_is_not_taken(tuned, known, length) -> None:
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, later_s=late_start, **known)
     assert "brisk" not in dict(seen.tuning.plan.settings)
     row = next(row for row in seen.tuning.levers if row.lever == "brisk")
     assert row.outcome == "dropped"
-    assert re.search(r"starts 40 s later and saves .* in 1m 40s of training", row.why)
+    assert re.search(rf"starts 40 s later and saves .* in {length} of training", row.why)
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -912,7 +915,7 @@ def refuted(monkeypatch) -> list[Plan]:
             return seen
         lost.append(plan)
         ratios = Interval(low_ratio=0.99, mid_ratio=1.05, high_ratio=1.11)
-        return replace(seen, speedup=ratios, means_ratio=1.05, best_means_ratio=1.05)
+        return replace(seen, speedup=ratios, means_ratio=1.05, usual_means_ratio=1.05)
 
     monkeypatch.setattr(Races, "confirm", confirm)
     return lost

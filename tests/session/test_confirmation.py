@@ -309,7 +309,7 @@ def made(low, mid, high, *, means=None, best=None) -> Confirmation:
     means = mid if means is None else means
     return Confirmation(
         speedup=Interval(low_ratio=low, mid_ratio=mid, high_ratio=high), means_ratio=means,
-        best_means_ratio=means if best is None else best, wall_s=1.0,
+        usual_means_ratio=means if best is None else best, wall_s=1.0,
         pairs=(Pair(baseline_s=mid, candidate_s=1.0, baseline_first=True),) * 20,
     )  # fmt: skip
 

@@ -163,6 +163,19 @@ def test_one_skipped_step_is_no_rounding(baseline, floors) -> None:
     assert "step 6" in gate.message
 
 
+@pytest.mark.parametrize(("other", "passed"), [(float("inf"), True), (1.0, False)])
+def test_one_loss_of_the_script_s_own_that_is_no_number_only_has_to_come_again(
+    floors, other, passed
+) -> None:
+    def with_one(run, value):
+        return replace(run, losses=(*run.losses[:2], value, *run.losses[3:]))
+
+    baseline = with_one(evidence(), float("inf"))
+    shaken = [with_one(floor, float("inf")) for floor in floors]
+    candidate = with_one(evidence(rounding=FLOOR), other)
+    assert gates.within_floor(baseline, candidate, shaken).passed is passed
+
+
 def test_a_script_whose_own_losses_are_no_numbers_is_not_proved_by_rounding(floors) -> None:
     nan = (float("nan"),) * STEPS
     baseline = replace(evidence(), losses=nan)

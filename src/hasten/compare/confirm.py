@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from math import hypot, log
-from statistics import fmean
+from statistics import fmean, median_high
 from typing import TYPE_CHECKING
 
 from hasten.compare.interval import around, signed_rank_interval
@@ -32,19 +32,19 @@ class Confirmation:
         speedup: Hodges-Lehmann estimate with the 95% interval of the signed-rank test, over rounds
             of launches the mean of theirs; the ratio of the means where it shows a smaller gain.
         means_ratio: ratio of plain mean times; a median hides periodic stalls, this does not.
-        best_means_ratio: the highest such ratio of any round of launches.
+        usual_means_ratio: the upper median of such ratios over the rounds of launches.
     """
 
     speedup: Interval
     means_ratio: float
-    best_means_ratio: float
+    usual_means_ratio: float
     pairs: tuple[Pair, ...]
     wall_s: float
 
     @property
     def stalls(self) -> bool:
-        """Whether steps that stall cost more than the others gain, in every round of launches."""
-        return self.speedup.is_gain and self.best_means_ratio < 1.0
+        """Whether steps that stall cost more than the others gain, in most rounds of launches."""
+        return self.speedup.is_gain and self.usual_means_ratio < 1.0
 
     @property
     def verdict(self) -> Verdict:
@@ -95,7 +95,7 @@ def span(
     (`launches_margin`, `states_margin`). Steps that take long now and then (plots, logs, workers
     that start) may gain less than most, and a training is all of its steps: where the means gain
     less than the whole interval says, their gain is the figure. A single stall in one round of
-    launches says nothing, so the round in which the means gain most is the one that counts.
+    launches says nothing, so the upper median of the rounds counts.
 
     Args:
         rounds: one or several.
@@ -111,17 +111,17 @@ def span(
         launches_margin(shown, nulls=nulls),
         states_margin(states, round_count=len(rounds)),
     )
-    best_ratio = max(each.means_ratio for each in rounds)
+    usual_ratio = median_high(each.means_ratio for each in rounds)
     pairs, middle = joined.speedup, fmean(shown)
     low = middle - hypot(log(pairs.mid_ratio / pairs.low_ratio), margin)
     high = middle + hypot(log(pairs.high_ratio / pairs.mid_ratio), margin)
-    if 0.0 < log(best_ratio) < low:
-        middle = log(best_ratio)
+    if 0.0 < log(usual_ratio) < low:
+        middle = log(usual_ratio)
         low = min(log(joined.means_ratio), middle - margin)
     return replace(
         joined,
         speedup=around(middle, low=low, high=high),
-        best_means_ratio=best_ratio,
+        usual_means_ratio=usual_ratio,
         wall_s=sum(each.wall_s for each in rounds),
     )
 
@@ -138,7 +138,7 @@ def settle(pairs: Sequence[Pair], *, wall_s: float = 0.0) -> Confirmation:
     return Confirmation(
         speedup=signed_rank_interval([pair.log_ratio for pair in pairs]),
         means_ratio=ratio,
-        best_means_ratio=ratio,
+        usual_means_ratio=ratio,
         pairs=tuple(pairs),
         wall_s=wall_s,
     )

@@ -116,6 +116,20 @@ def payback_of(
     )
 
 
+def known_training_s(
+    training_s: float | None, life_count: int | None, *, step_s: float
+) -> float | None:
+    """Return the seconds of the training as it is; None where nobody knows.
+
+    Args:
+        training_s: what the user said.
+        life_count: steps of the training, where a trial has seen its end.
+        step_s: seconds of a step, and of what lies between steps.
+    """
+    is_seen = training_s is None and life_count is not None
+    return life_count * step_s if is_seen and life_count else training_s
+
+
 def passes_of(
     traits: Traits,
     speedup: Interval,
@@ -140,8 +154,7 @@ def passes_of(
     step_count = traits.pass_step_count
     longer_s = max(0.0, longer_s) if step_count else 0.0
     pass_s, between_s = (max(1, step_count) * seconds for seconds in (step_s, outside_s))
-    if training_s is None and life_count is not None:
-        training_s = life_count * (step_s + outside_s)
+    training_s = known_training_s(training_s, life_count, step_s=step_s + outside_s)
     pass_count = _ASSUMED_PASSES
     if training_s is not None:
         pass_count = max(1, round(training_s / (pass_s + between_s)))
@@ -187,7 +200,7 @@ def too_late(payback: Payback | None, training_s: float | None) -> str:
 
     Args:
         payback: by the gain of the whole training.
-        training_s: seconds of the training as it is; None where nobody said.
+        training_s: seconds of the training as it is; None where nobody knows.
     """
     if payback is None or training_s is None or payback.is_repaid(training_s):
         return ""

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 from hasten.errors import TRIAL_FAILURES, OutOfTime, Unprovable
 from hasten.lever import lookup
 from hasten.records import LEAST_RATIO, Effect, Outcome, Plan, Proof, Reason, Verdict
-from hasten.search.payback import blamed, of_all, passes_of, payback_of, savings, too_late, unpaid
+from hasten.search.payback import (
+    blamed,
+    known_training_s,
+    of_all,
+    passes_of,
+    payback_of,
+    savings,
+    too_late,
+    unpaid,
+)
 from hasten.session.decisions import Lost
 from hasten.session.observe import observe, retimed
 from hasten.session.races import TooFewPairs
@@ -269,7 +278,10 @@ class Settlement:
         """Return why a faster plan is not worth its start or its first pass; None if it is."""
         if why := unpaid(passes):
             return Lost(Reason.FIRST_PASS, why)
-        if why := too_late(payback, self._options.training_s):
+        step_s = self._watched.baseline.step_s + self._runner.statistics.outside_s
+        life_count = self._runner.pace.life_count
+        training_s = known_training_s(self._options.training_s, life_count, step_s=step_s)
+        if why := too_late(payback, training_s):
             return Lost(Reason.STARTS_LATE, why)
         return None
 

@@ -129,15 +129,16 @@ def loss_ratio(
 ) -> float:
     """Return this ratio for the losses of the taught steps."""
     count = baseline.forced_losses_count
-    own = np.asarray(baseline.losses[:count], dtype=np.float64)
     if not count:
         return 0.0
-    if not np.isfinite(own).all():
+    own, other = (np.asarray(run.losses[:count], np.float64) for run in (baseline, candidate))
+    known = np.isfinite(own)
+    if not known.any() or not np.array_equal(own[~known], other[~known], equal_nan=True):
         return float("inf")
-    scale = np.maximum(np.abs(own), 1e-12)
-    apart = np.abs(np.asarray(candidate.losses[:count]) - own) / scale
+    own, scale = own[known], np.maximum(np.abs(own[known]), 1e-12)
+    apart = np.abs(other[known] - own) / scale
     shaken = [
-        (np.abs(np.asarray(floor.losses[:count]) - own) / scale)[:, None]
+        (np.abs(np.asarray(floor.losses[:count])[known] - own) / scale)[:, None]
         for floor in floors
         if len(floor.losses) >= count
     ]
