@@ -372,9 +372,10 @@ def test_no_lever_at_all_is_said(nothing, plan_path):
     assert "There was no lever to try." in page
 
 
-def ten_passes(*, step_count=0, longer_s=0.0, outside_s=0.0, **gains):
+def ten_passes(*, step_count=0, longer_s=0.0, outside_s=0.0, under=1.0, **gains):
     return Passes(
-        step_count=step_count, longer_s=longer_s, outside_s=outside_s, pass_count=10,
+        step_count=step_count, longer_s=longer_s, outside_s=outside_s,
+        outside_under_s=under * outside_s, pass_count=10,
         is_assumed=True, **gains,
     )  # fmt: skip
 
@@ -388,6 +389,11 @@ def test_the_headline_counts_the_evaluation_that_a_plan_leaves_as_it_is(tuning) 
     assert "Evaluation and the like take 50% of the time, and are counted unchanged" in said
     assert "1.20x, 95% interval 1.10x to 1.30x in all." in said
     assert "pass" not in said.split("Evaluation")[1]
+    slower = ten_passes(
+        outside_s=tuning.baseline.mean_step_s, under=1.5, first_ratio=1.2, whole=whole
+    )
+    said = " ".join(text.beneath(replace(tuning, passes=slower)))
+    assert "take 50% of the time, and took 1.50 times as long under the plan" in said
 
 
 def test_a_gain_of_later_passes_is_not_the_headline(tuning) -> None:

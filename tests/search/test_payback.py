@@ -127,8 +127,8 @@ def test_a_start_is_weighed_against_what_all_of_the_training_gains() -> None:
     late = payback(later_s=50.0, first_pass_s=20.0)
     whole = Interval(low_ratio=1.04, mid_ratio=1.05, high_ratio=1.06)
     seen = Passes(
-        step_count=100, longer_s=20.0, outside_s=0.0, pass_count=10, is_assumed=False,
-        first_ratio=0.9, whole=whole,
+        step_count=100, longer_s=20.0, outside_s=0.0, outside_under_s=0.0, pass_count=10,
+        is_assumed=False, first_ratio=0.9, whole=whole,
     )  # fmt: skip
     over_all = of_all(late, seen)
     assert (over_all.later_s, over_all.speedup_ratio) == (30.0, 1.05)  # the pass is in the gain
@@ -210,3 +210,13 @@ def test_what_is_no_step_is_no_faster() -> None:
     assert both.pass_count == 10
     assert both.whole.mid_ratio == pytest.approx(100.0 / (10.0 + 50.0 + 8.0))
     assert passes(Traits(), longer_s=0.0, outside_s=1e-5) is None
+
+
+@pytest.mark.parametrize(("under_s", "counted_s"), [(0.105, 0.1), (0.15, 0.15), (0.05, 0.05)])
+def test_an_evaluation_that_a_plan_changes_counts_as_it_is_then(under_s, counted_s) -> None:
+    found = passes(Traits(), longer_s=0.0, outside_s=0.1, outside_under_s=under_s)
+    assert found.outside_under_s == counted_s
+    assert found.whole.mid_ratio == pytest.approx(0.2 / (0.02 + counted_s))
+    assert unpaid(found) == ""
+    slow = passes(Traits(), longer_s=0.0, outside_s=0.1, outside_under_s=0.3)
+    assert "evaluation and the like took 3.00 times as long" in unpaid(slow)

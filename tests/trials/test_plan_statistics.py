@@ -75,12 +75,26 @@ def test_what_is_found_later_does_not_change_how_the_script_is_raced() -> None:
 
 def test_what_passes_outside_of_steps_is_a_mean_over_all_plans() -> None:
     statistics = PlanStatistics()
-    assert statistics.outside_s == 0.0
+    assert statistics.outside_s(Plan(), Plan()) == (0.0, 0.0)
     evaluated = Step(phase_ns={Phase.FORWARD: 10**8, Phase.EVALUATION: 4 * 10**9})
     statistics.saw([step(0.1)] * 9 + [evaluated])
     statistics.ran(Plan().with_lever("a", True), [step(0.1)] * 10)
     statistics.forget_steps()
-    assert statistics.outside_s == pytest.approx(4.0 / 20)
+    assert statistics.outside_s(Plan(), Plan()) == pytest.approx((0.2, 0.2))
+
+
+def test_whole_passes_that_were_watched_say_what_passes_between_them() -> None:
+    statistics, other = PlanStatistics(), Plan().with_lever("a", True)
+    evaluated = Step(phase_ns={Phase.FORWARD: 10**8, Phase.EVALUATION: 4 * 10**9})
+    statistics.ran(Plan(), [step(0.1)] * 30)  # of trials that ended before the pass did
+    statistics.watched(other, [step(0.1)] * 9, 10)
+    statistics.watched(other, [*[step(0.1)] * 19, evaluated], 10)  # not after each pass
+    assert statistics.outside_s(Plan(), other) == pytest.approx((4.0 / 59,) * 2)
+    statistics.watched(Plan(), [step(0.1)] * 12 + [evaluated], 10)
+    assert statistics.outside_s(Plan(), other) == pytest.approx((0.4, 0.4))
+    slow = Step(phase_ns={Phase.FORWARD: 10**8, Phase.EVALUATION: 6 * 10**9})
+    statistics.watched(other, [slow, *[step(0.1)] * 9, slow, *[step(0.1)] * 9], 10)
+    assert statistics.outside_s(Plan(), other) == pytest.approx((0.4, 0.6))
 
 
 def test_where_code_is_kept_a_later_start_is_that_of_a_run_which_begins_with_it() -> None:

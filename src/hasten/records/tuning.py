@@ -94,6 +94,7 @@ class Passes:
         step_count: steps of a pass; 0 where that is unknown.
         longer_s: seconds that the first pass takes longer than later ones.
         outside_s: seconds of evaluation, checkpoints and the like for each step.
+        outside_under_s: the same under the plan.
         pass_count: passes of the training.
         is_assumed: nobody said how long the training is.
         first_ratio: gain of the first pass.
@@ -103,6 +104,7 @@ class Passes:
     step_count: int
     longer_s: float
     outside_s: float
+    outside_under_s: float
     pass_count: int
     is_assumed: bool
     first_ratio: float

@@ -92,6 +92,7 @@ def _passes(passes: Passes | None) -> dict[str, Any] | None:
         "steps": passes.step_count,
         "longer_s": passes.longer_s,
         "outside_s": passes.outside_s,
+        "outside_under_s": passes.outside_under_s,
         "count": passes.pass_count,
         "assumed": passes.is_assumed,
         "first": passes.first_ratio,

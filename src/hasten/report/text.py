@@ -168,7 +168,11 @@ def _outside(passes: Passes, baseline: Profile) -> str:
     if not passes.outside_s:
         return ""
     share = passes.outside_s / (passes.outside_s + baseline.mean_step_s)
-    return f"Evaluation and the like take {percent(share)} of the time, and are counted unchanged"
+    ratio = passes.outside_under_s / passes.outside_s
+    counted = "are counted unchanged"
+    if ratio != 1.0:
+        counted = f"took {ratio:.2f} times as long under the plan"
+    return f"Evaluation and the like take {percent(share)} of the time, and {counted}"
 
 
 def _of_whole(passes: Passes, baseline: Profile) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _WORTH_SAYING_S = 3.0
 _BLAMED_SHARE, _TOLD_SHARE = 0.5, 0.1
 _ASSUMED_PASSES = 10
-_TOLD_RATIO = 0.98
+_TOLD_RATIO, _ALIKE = 0.98, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,7 @@ def passes_of(
     step_s: float,
     longer_s: float,
     outside_s: float = 0.0,
+    outside_under_s: float | None = None,
     training_s: float | None,
     life_count: int | None = None,
 ) -> Passes | None:
@@ -147,13 +148,19 @@ def passes_of(
         speedup: of steps of later passes.
         step_s: seconds of a step of the script as it is.
         longer_s: seconds that the first pass takes longer under the plan.
-        outside_s: seconds that pass outside of steps for each step, with and without the plan.
+        outside_s: seconds that pass outside of steps for each step.
+        outside_under_s: the same under the plan, None where that is not known. What is about the
+            same counts as unchanged: it was seen a few times at most.
         training_s: seconds of the training as it is; None where nobody said.
         life_count: steps of the training, where a trial has seen its end.
     """
     step_count = traits.pass_step_count
     longer_s = max(0.0, longer_s) if step_count else 0.0
-    pass_s, between_s = (max(1, step_count) * seconds for seconds in (step_s, outside_s))
+    if outside_under_s is None or abs(outside_under_s - outside_s) <= _ALIKE * outside_s:
+        outside_under_s = outside_s
+    pass_s, between_s, under_s = (
+        max(1, step_count) * seconds for seconds in (step_s, outside_s, outside_under_s)
+    )
     training_s = known_training_s(training_s, life_count, step_s=step_s + outside_s)
     pass_count = _ASSUMED_PASSES
     if training_s is not None:
@@ -161,7 +168,7 @@ def passes_of(
 
     def over(count: int, ratio: float) -> float:
         whole_s = count * (pass_s + between_s)
-        return whole_s / (count * (pass_s / ratio + between_s) + longer_s)
+        return whole_s / (count * (pass_s / ratio + under_s) + longer_s)
 
     mid_ratio = speedup.mid_ratio
     if over(pass_count, mid_ratio) > _TOLD_RATIO * mid_ratio:
@@ -169,16 +176,20 @@ def passes_of(
     ends = (over(pass_count, end) for end in (speedup.low_ratio, mid_ratio, speedup.high_ratio))
     low_ratio, whole_ratio, high_ratio = ends
     return Passes(
-        step_count=step_count, longer_s=longer_s, outside_s=outside_s, pass_count=pass_count,
+        step_count=step_count, longer_s=longer_s, outside_s=outside_s,
+        outside_under_s=outside_under_s, pass_count=pass_count,
         is_assumed=training_s is None, first_ratio=over(1, mid_ratio),
         whole=Interval(low_ratio=low_ratio, mid_ratio=whole_ratio, high_ratio=high_ratio),
     )  # fmt: skip
 
 
 def unpaid(passes: Passes | None) -> str:
-    """Say that the later passes do not make up for the first; empty where they do."""
+    """Say what takes longer than steps gain, the first pass or evaluation; empty for nothing."""
     if passes is None or passes.whole.is_gain:
         return ""
+    if not passes.longer_s:
+        ratio = passes.outside_under_s / passes.outside_s
+        return f"evaluation and the like took {ratio:.2f} times as long, more than steps gain"
     longer, count = duration(passes.longer_s), passes.pass_count
     over = "one pass is" if count == 1 else f"{count:,} passes are"
     return f"the first pass over the data takes {longer} longer, and {over} too few to repay that"

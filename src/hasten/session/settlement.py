@@ -134,6 +134,7 @@ class Settlement:
             self.proved = proof
             seen = self._confirm(plan, end_s)
             if not isinstance(seen, Lost):
+                tuned = _observed(self._runner, self._races, self._options.with_applied(plan))
                 payback, passes = self._payback(plan, seen.speedup), self._passes(plan, seen)
                 lost = self._unpaid(of_all(payback, passes), passes)
                 if lost is None:
@@ -141,7 +142,7 @@ class Settlement:
                     self._decisions.notes += savings(
                         payback, whole.mid_ratio, self._options.training_s, passes=passes
                     )
-                    return self._confirmed(plan, proof, seen, passes)
+                    return self._confirmed(plan, proof, seen, passes, tuned=tuned)
                 seen = lost
             rest = self._rest(plan, seen)
             gone = frozenset(dict(plan.settings).keys() - dict(rest.settings).keys())
@@ -158,12 +159,12 @@ class Settlement:
         return Answer(plan=plan, proof=proof, baseline=self._watched.baseline)
 
     def _confirmed(
-        self, plan: Plan, proof: Proof, seen: compare.Confirmation, passes: Passes | None
-    ) -> Answer:
-        """Look at the script under its plan, both with the times of the confirmation."""
+        self, plan: Plan, proof: Proof, seen: compare.Confirmation, passes: Passes | None,
+        *, tuned: Profile | None,
+    ) -> Answer:  # fmt: skip
+        """Return the script with and without its plan, with the times of the confirmation."""
         statistics, baseline = self._runner.statistics, self._watched.baseline
         own, other = self._options.applied, self._options.with_applied(plan)
-        tuned = _observed(self._runner, self._races, other)
         if tuned is not None:
             candidates_s = [pair.candidate_s for pair in seen.pairs]
             tuned = retimed(tuned, statistics, other, candidates_s)
@@ -278,7 +279,8 @@ class Settlement:
         """Return why a faster plan is not worth its start or its first pass; None if it is."""
         if why := unpaid(passes):
             return Lost(Reason.FIRST_PASS, why)
-        step_s = self._watched.baseline.step_s + self._runner.statistics.outside_s
+        own = self._options.applied
+        step_s = self._watched.baseline.step_s + self._runner.statistics.outside_s(own, own)[0]
         life_count = self._runner.pace.life_count
         training_s = known_training_s(self._options.training_s, life_count, step_s=step_s)
         if why := too_late(payback, training_s):
@@ -316,12 +318,16 @@ class Settlement:
     def _passes(self, plan: Plan, seen: compare.Confirmation) -> Passes | None:
         own, other = self._options.applied, self._options.with_applied(plan)
         cost_s = median(pair.baseline_s for pair in seen.pairs)
+        outside_s, under_s = self._runner.statistics.outside_s(own, other)
+        if filling(other).settings:  # the first evaluation is longer then, and later ones shorter
+            under_s = outside_s
         return passes_of(
             self._watched.context.traits,
             seen.speedup,
             step_s=cost_s * self._watched.baseline.sample_count,
             longer_s=self._runner.starts.first_pass_s(own, other),
-            outside_s=self._runner.statistics.outside_s,
+            outside_s=outside_s,
+            outside_under_s=under_s,
             training_s=self._options.training_s,
             life_count=self._runner.pace.life_count,
         )

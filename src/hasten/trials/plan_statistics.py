@@ -24,6 +24,7 @@ _WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
 _LONGEST_PERIOD, _LEAST_PERIODS, _LEAST_COUNT = 64, 4, 24
 _PERIODIC_RATIO, _EQUAL_RATIO = 0.7, 0.95
 _MOST_TIMES, _RARE_TIMES, _LEAST_GAPS = 20.0, 5.0, 2
+_EVENT_RATIO = 0.5
 _PAUSE_SHARE, _LONGEST_PASS_S, _SHORT_PASS_S = 0.05, 2.0, 0.25
 
 
@@ -130,6 +131,7 @@ class PlanStatistics:
         self._phases: dict[Plan, dict[Phase, float]] = {}
         self._counts: dict[Plan, int] = {}
         self._outside_s, self._seen_count = 0.0, 0
+        self._by_pass_s: dict[Plan, float] = {}
 
     def ran(self, plan: Plan, steps: Sequence[Step]) -> None:
         """Note steps that were counted under `plan`."""
@@ -170,17 +172,30 @@ class PlanStatistics:
     def saw(self, steps: Sequence[Step]) -> None:
         """Note the time outside of steps, such as that of evaluation."""
         self._seen_count += len(steps)
-        self._outside_s += 1e-9 * sum(
-            spent_ns
-            for step in steps
-            for phase, spent_ns in step.phase_ns.items()
-            if not phase.in_step
-        )
+        self._outside_s += outside_s(steps)
 
-    @property
-    def outside_s(self) -> float:
-        """Mean seconds that pass outside of steps for each step, under all plans together."""
-        return self._outside_s / max(1, self._seen_count)
+    def watched(self, plan: Plan, steps: Sequence[Step], pass_count: int) -> None:
+        """Note consecutive steps, as `saw`; whole passes, each with an evaluation, tell most.
+
+        Trials begin at the first step, and many end before the evaluation after the first pass.
+        """
+        self.saw(steps)
+        whole_count = len(steps) // pass_count if pass_count else 0
+        if not whole_count:
+            return
+        spent_s = [outside_s([step]) for step in steps[-whole_count * pass_count :]]
+        longest_s = max(spent_s)
+        if longest_s and sum(s > _EVENT_RATIO * longest_s for s in spent_s) == whole_count:
+            self._by_pass_s[plan] = sum(spent_s) / len(spent_s)
+
+    def outside_s(self, own: Plan, other: Plan) -> tuple[float, float]:
+        """Return the mean seconds outside of steps for each step, under two plans.
+
+        They are the same where whole passes were not watched under both.
+        """
+        known, pooled_s = self._by_pass_s, self._outside_s / max(1, self._seen_count)
+        before_s = known.get(own, known.get(other, pooled_s))
+        return before_s, known.get(other, before_s)
 
     def phase_s(self, plan: Plan) -> Mapping[Phase, float] | None:
         """Return the mean seconds of a step in each phase, None where no step was seen."""
@@ -196,6 +211,12 @@ class PlanStatistics:
         """Start counting afresh: the machine may have changed since the earlier steps ran."""
         self._phases.clear()
         self._counts.clear()
+
+
+def outside_s(steps: Sequence[Step]) -> float:
+    """Return the seconds that passed outside of steps, such as those of evaluation."""
+    parts = (part for step in steps for part in step.phase_ns.items())
+    return 1e-9 * sum(spent_ns for phase, spent_ns in parts if not phase.in_step)
 
 
 class ScriptRhythm:

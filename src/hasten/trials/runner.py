@@ -122,7 +122,7 @@ class TrialRunner:
             spent = {name: after[name] - before[name] for name in ("faults_count", "cpu_s")}
             if self.rhythm.watched(plan, steps):
                 self.pace.watched(steps)
-            self.statistics.saw(steps)
+            self.statistics.watched(plan, steps, self.rhythm.pass_count)
             return steps, {**after, **spent}
 
         return self.repeat(run)
