@@ -43,6 +43,18 @@ def test_micro_batches_add_up(counter) -> None:
     assert counter.cut() == 15
 
 
+def test_steps_on_parts_of_one_batch_count_what_each_takes_in(counter) -> None:
+    seen = []
+    for _ in range(3):
+        batch = images(8)
+        counter.loaded(None, batch)
+        for part in batch.split(2):
+            call(counter, part)
+            counter.trained()
+            seen.append(counter.cut())
+    assert seen == [8, *[2] * 11]  # the first is not known to be a part
+
+
 def test_what_an_evaluation_took_is_forgotten(counter) -> None:
     counter.loaded(None, images(100))
     counter.evaluated()

@@ -117,7 +117,7 @@ class SampleCounter:
     """
 
     def __init__(self) -> None:
-        self._tokens = False
+        self._tokens = self._loads = self._shares = False
         self._cut_count = self._told_count = 0
         self._loaded_count = self._loaded_waiting = 0
         self._called_count = self._called_waiting = 0
@@ -167,7 +167,10 @@ class SampleCounter:
     def cut(self) -> int:
         """End a step and return its samples (or tokens), at least 1."""
         self.trained()
-        whole = self._called_count if self._tokens else self._loaded_count
+        self._loads |= bool(self._loaded_count)
+        # Several steps on parts of one batch: the first would have all of its samples.
+        self._shares |= self._loads and not self._loaded_count and bool(self._called_count)
+        whole = self._called_count if self._tokens or self._shares else self._loaded_count
         result = whole or self._called_count or 1
         self._told_count += bool(whole or self._called_count)
         self._cut_count += 1
