@@ -137,7 +137,8 @@ def whole(found: dict[str, Any], step_count: float) -> dict[str, float] | None:
     """Return what `tune` claims for a run of so many steps, first pass and evaluation included.
 
     >>> found = {"speedup": {"low": 4.0, "mid": 5.0, "high": 6.0}, "baseline": {"step_s": 0.1}}
-    >>> round(whole(found | {"passes": {"longer_s": 8.0, "outside_s": 0.0}}, 500)["mid"], 2)
+    >>> passes = {"longer_s": 8.0, "outside_s": 0.0, "outside_under_s": 0.0}
+    >>> round(whole(found | {"passes": passes}, 500)["mid"], 2)
     2.78
     >>> whole(found, 500)
     {'low': 4.0, 'mid': 5.0, 'high': 6.0}
@@ -145,10 +146,11 @@ def whole(found: dict[str, Any], step_count: float) -> dict[str, float] | None:
     said, passes = found.get("speedup"), found.get("passes")
     if not said or not passes:
         return said
-    plain_s, outside_s = (
-        step_count * seconds for seconds in (found["baseline"]["step_s"], passes["outside_s"])
+    step_s, spent_s = found["baseline"]["step_s"], passes["outside_s"]
+    plain_s, outside_s, under_s = (
+        step_count * seconds for seconds in (step_s, spent_s, passes["outside_under_s"])
     )
-    later_s = outside_s + passes["longer_s"]
+    later_s = under_s + passes["longer_s"]
     return {end: (plain_s + outside_s) / (plain_s / said[end] + later_s) for end in said}
 
 
