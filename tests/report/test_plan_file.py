@@ -393,6 +393,26 @@ def test_the_plan_of_another_script_is_not_written_over(path, tuning, workload):
     plan_file.guard_plan(path, other)  # nothing is lost
 
 
+def test_a_namesake_in_another_folder_is_another_script(path, tuning, workload, machine, tmp_path):
+    here, there = (
+        replace(workload, argv=(f"{name}/train.py",), cwd=str(tmp_path)) for name in "ab"
+    )
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(f"name = {name!r}\n")
+    own = replace(tuning, workload=here)
+    plan_file.write_plan(path, own, snippets={}, today=TODAY)
+    saved = plan_file.read_plan(path)
+    plan_file.guard_plan(path, here)
+    with pytest.raises(UsageError, match=r"is the plan of another script: a/train\.py"):
+        plan_file.guard_plan(path, there)
+    (found,) = [one for one in plan_file.differences(saved, machine, there) if one.refuses]
+    assert found.message == "The plan was tuned for a/train.py, and this is b/train.py."
+    (tmp_path / "a" / "train.py").unlink()  # it was moved, and edited since
+    assert not any(one.refuses for one in plan_file.differences(saved, machine, there))
+    plan_file.guard_plan(path, there)
+
+
 ENVELOPE = LossEnvelope(
     losses=(2.0, 1.5),
     spreads=(0.1, 0.2),

@@ -138,9 +138,10 @@ def guard_plan(path: Path, workload: Workload) -> None:
     with suppress(PlanError):  # of another release: it cannot be used any more
         saved = read_plan(path)
         tuned = _tuned(saved, _spelt(workload))
-        if saved.plan.settings and tuned and _trained(tuned) != _trained(_spelt(workload)):
-            name = shown(_trained(tuned))
-            raise UsageError(f"{path} is the plan of another script: {name}.", remedy=_WRITE_OVER)
+        then, now = _compared(saved, tuned, _spelt(workload)) if tuned else ("", "")
+        if saved.plan.settings and then != now:
+            problem = f"{path} is the plan of another script: {shown(then)}."
+            raise UsageError(problem, remedy=_WRITE_OVER)
 
 
 def place_for(path: Path, tuning: Tuning) -> Path:
@@ -284,7 +285,7 @@ def _command_differences(saved: SavedPlan, workload: Workload) -> list[Differenc
     tuned = _tuned(saved, workload)
     if tuned is None:
         return []
-    then, now = _trained(tuned), _trained(workload)
+    then, now = _compared(saved, tuned, workload)
     if then != now:
         message = f"The plan was tuned for {shown(then)}, and this is {shown(now)}."
         return [Difference(message=message, refuses=True)]
@@ -310,6 +311,15 @@ def _is_edited(saved: SavedPlan, workload: Workload) -> bool:
     return here is not None and here != saved.script_hash
 
 
+def _compared(saved: SavedPlan, tuned: Workload, workload: Workload) -> tuple[str, str]:
+    """Return what was tuned and what is started now, by name.
+
+    By path where the script that was tuned is still where it was, as it was: this is a namesake.
+    """
+    whole = _is_edited(saved, workload) and _script_hash(tuned) == saved.script_hash
+    return _trained(tuned, whole=whole), _trained(workload, whole=whole)
+
+
 def _script_hash(workload: Workload) -> str | None:
     """Return a hash of the first Python file that a command names; None if it names none.
 
@@ -326,15 +336,17 @@ def _script_hash(workload: Workload) -> str | None:
     return None
 
 
-def _trained(workload: Workload) -> str:
+def _trained(workload: Workload, *, whole: bool = False) -> str:
     """Return what is trained, as on a command line but without its arguments.
 
-    By name, not path: a script is the same when started from another folder. The word after a
+    By name, unless the `whole` path counts: a script is the same when started from another folder.
+    The word after a
     program says what is trained if no file or module is named: `make train`.
     """
     first, *rest = workload.argv
     named = _files_and_modules(rest) or rest[:1] if workload.entry is Entry.COMMAND else []
-    return shlex.join(words(replace(workload, argv=(Path(first).name, *named))))
+    name = first if whole else Path(first).name
+    return shlex.join(words(replace(workload, argv=(name, *named))))
 
 
 def _files_and_modules(arguments: Sequence[str]) -> list[str]:
