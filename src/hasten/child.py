@@ -183,6 +183,7 @@ def prepare(text: str) -> None:
     if order.mode is not Mode.RUN:
         _pin(order.seed)  # two trials compute the same
         after_import("torch", own_port.replace_ports)
+        after_import("mlflow", _stay_local)
         _refuse_questions()
     attach = {Mode.RUN: _run, Mode.TRIAL: _trial, Mode.VERIFY: _verify}
     after_import("torch", lambda: attach[order.mode](order))
@@ -197,6 +198,12 @@ def _stay_inside() -> None:
     if sealed and process_ancestry.is_outside(sealed):
         os.write(2, f"{process_ancestry.OUTSIDE}\n".encode())
         os._exit(IsolationFailed.exit_code)  # an exception in `site` would look like a Python bug
+
+
+def _stay_local() -> None:
+    """Let MLflow keep to the folder that its variables name, wherever the script wants to log."""
+    for name in ("set_tracking_uri", "set_registry_uri"):
+        setattr(sys.modules["mlflow"], name, lambda *args, **kwargs: None)
 
 
 def _redirect(scratch: str) -> None:

@@ -99,6 +99,12 @@ def test_a_script_that_needs_a_terminal_is_told_where_there_is_none(tail) -> Non
     assert error.output == tail
 
 
+def test_a_folder_that_trials_cannot_overlay_has_a_remedy() -> None:
+    error = told(Exit(1, None), "OSError: [Errno 30] Read-only file system: '/lustre/runs'\n")
+    assert error.problem.startswith("The script writes where trials may not (exit code 1)")
+    assert "--no-sandbox" in error.remedy
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -54,6 +54,11 @@ def test_code_cells_come_in_order_and_text_is_left_out(tmp_path) -> None:
     assert code_cells(write(tmp_path, ["a = 1\nb = 2", "c = 3"])) == ["a = 1\nb = 2", "c = 3"]
 
 
+def test_a_cell_that_was_profiled_is_just_run(tmp_path) -> None:
+    cells = ["%load_ext hasten", "%%hasten profile --steps 20\ntrain()\n", "%%time\n%%hasten"]
+    assert code_cells(write(tmp_path, cells)) == [cells[0], "train()\n", cells[2]]
+
+
 @pytest.mark.child
 def test_without_ipython_the_remedy_is_said(tmp_path) -> None:
     (tmp_path / "IPython").mkdir()

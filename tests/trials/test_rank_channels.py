@@ -3,11 +3,12 @@
 import os
 import socket
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from hasten import protocol
+from hasten import child, protocol
 from hasten.errors import NoRoom
 from hasten.protocol import Turn
 from hasten.records import Effect, Entry, Plan, Traits, Workload
@@ -170,7 +171,24 @@ def test_ranks_of_a_trial_meet_at_its_own_port(asked, got, monkeypatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "29500")
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     torch.distributed.init_process_group("gloo")
-    assert met == [got, (None, "29500")]
+    torch.distributed.init_process_group("gloo", init_method="tcp://localhost:29500")
+    assert met == [got, (None, "29500"), ("tcp://localhost:29500", "29500")]
+
+
+def test_trials_log_to_no_server_and_a_run_does() -> None:
+    own = {"MLFLOW_RUN_ID": "7f", "MLFLOW_REGISTRY_URI": "http://server"}
+    run, trial, _ = (environment(Plan(), mode=mode, env=own) for mode in protocol.Mode)
+    assert own.items() <= run.items()
+    assert "MLFLOW_RUN_ID" not in trial
+    assert trial["MLFLOW_REGISTRY_URI"] == trial["MLFLOW_TRACKING_URI"] == "file:./mlruns"
+
+
+def test_a_tracker_that_the_code_names_is_left_out_of_trials(monkeypatch) -> None:
+    tracker = SimpleNamespace(set_tracking_uri=pytest.fail, set_registry_uri=pytest.fail)
+    monkeypatch.setitem(sys.modules, "mlflow", tracker)
+    child._stay_local()
+    tracker.set_tracking_uri("http://server")
+    tracker.set_registry_uri(uri="http://server")
 
 
 def test_torchrun_of_two_trials_takes_two_ports() -> None:

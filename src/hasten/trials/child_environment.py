@@ -20,16 +20,20 @@ SITE = Path(__file__).parent / "site"
 SILENCED = {
     "WANDB_MODE": "disabled",
     "WANDB_SILENT": "true",
-    "COMET_MODE": "disabled",
+    "COMET_AUTO_LOG_DISABLE": "1",
     "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1",
     "MLFLOW_TRACKING_URI": "file:./mlruns",
+    "MLFLOW_REGISTRY_URI": "file:./mlruns",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
     "SWANLAB_MODE": "disabled",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "DO_NOT_TRACK": "1",
     "MPLBACKEND": "Agg",
 }
 """Trackers and windows, switched off in trials by their own variables."""
+_OF_A_SERVER = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
+"""What only the tracker that the user has set up knows."""
 
 
 def place(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -61,6 +65,8 @@ def environment(
         details["place"] = place(result)
     else:
         result |= SILENCED | {own_port.KEY: str(own_port.free_port())}
+        for name in _OF_A_SERVER:
+            result.pop(name, None)
     own = result.get("PYTHONPATH")
     result["PYTHONPATH"] = f"{SITE}{os.pathsep}{own}" if own else str(SITE)
     order = Order(mode=mode, plan=dict(plan.settings), assumed=tuple(sorted(assumed)), **details)

@@ -60,6 +60,11 @@ _WITHOUT_TERMINAL = (
     "Make it run under `python train.py </dev/null | cat`: a trial prints to a pipe, and has a "
     "terminal as its standard input only where hasten has one."
 )
+_READ_ONLY = "[Errno 30] Read-only file system"
+_WITHOUT_SANDBOX = (
+    "If plain python may write there, use --no-sandbox: this file system cannot be overlaid, and "
+    "what Python writes is redirected then."
+)
 MORE_WORK = "Give the script more work, for example more epochs or more data."
 _TAIL_LINE_COUNT = 40
 
@@ -190,6 +195,9 @@ def _failed(ended: Exit, when: str, tail: str) -> tuple[str, str]:
     if any(words in tail for words in _NO_TERMINAL):
         problem = f"The script asks for a terminal (exit code {ended.code}) {when}."
         return problem, _WITHOUT_TERMINAL
+    if _READ_ONLY in tail:
+        problem = f"The script writes where trials may not (exit code {ended.code}) {when}."
+        return problem, _WITHOUT_SANDBOX
     if any(words in tail for words in _NO_DEVICE):
         problem = f"The script asks for a GPU that torch does not have here {when}."
         return problem, "Let it train on the CPU with --device cpu before the script's name."

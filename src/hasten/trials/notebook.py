@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import warnings
 from functools import partial
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _USAGE = 2
+_OWN_MAGIC = re.compile(r"\A\s*%%hasten\b.*\n?")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def code_cells(path: Path) -> list[str]:
-    """Return the source of each code cell, in order.
+    """Return the source of each code cell, in order; a cell under `%%hasten` is just run.
 
     Raises:
         OSError: the file cannot be read.
@@ -54,7 +56,7 @@ def code_cells(path: Path) -> list[str]:
     """
     content = json.loads(path.read_text("utf-8"))
     return [
-        source if isinstance(source := cell["source"], str) else "".join(source)
+        _OWN_MAGIC.sub("", source if isinstance(source := cell["source"], str) else "".join(source))
         for cell in content["cells"]
         if cell["cell_type"] == "code"
     ]

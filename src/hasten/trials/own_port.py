@@ -36,8 +36,8 @@ def replace_ports() -> None:
     def initialize(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> Any:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # else torchrun has the port
             os.environ["MASTER_PORT"] = port
-        if isinstance(init_method, str) and init_method.startswith("tcp://"):
-            init_method = _PORT.sub(port, init_method)
+            if isinstance(init_method, str) and init_method.startswith("tcp://"):
+                init_method = _PORT.sub(port, init_method)
         return original(backend, init_method, *args, **kwargs)
 
     distributed.init_process_group = initialize
