@@ -216,7 +216,8 @@ def test_what_the_script_gets_is_right_however_late_the_device() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_seen(fault, monkeypatch) -> None:
     FAULTS[fault](monkeypatch)
-    assert broken() != []
+    # A fault is a race: beside a busy neighbour the late copy may arrive in time once.
+    assert any(broken() != [] for _ in range(3))
 
 
 def moving_s(script, late_count=8):
