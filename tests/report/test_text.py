@@ -166,6 +166,7 @@ def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
         (Outcome.DROPPED, Reason.STALLS, "stalled"),
         (Outcome.DROPPED, Reason.STARTS_LATE, "too late"),
         (Outcome.DROPPED, Reason.FIRST_PASS, "make up for its first pass"),
+        (Outcome.DROPPED, Reason.EVALUATION, "longer between steps, as for evaluation"),
     ],
 )
 def test_a_gain_that_was_seen_and_is_not_in_the_plan_is_told(

@@ -138,3 +138,30 @@ def test_passes_that_a_budget_does_not_hold_are_no_blocks(paused) -> None:
     seen = paused(budget_s=75.0, pass_count=250, pause_s=0.4, step_s=0.02)
     assert seen.late_ratio <= 1.0
     assert not seen.tuning.plan.settings
+
+
+@pytest.mark.parametrize(("ratio", "whole_ratio"), [(1.0, 1.13), (1.2, 1.02), (1.6, None)])
+def test_an_evaluation_that_a_plan_makes_slower_counts(
+    tuned, monkeypatch, ratio, whole_ratio
+) -> None:
+    """After each step of 20 ms the script evaluates for 20 ms."""
+    levers = {"brisk": budget.LEVERS["brisk"]}
+    plant(monkeypatch, levers)
+    monkeypatch.setattr(budget, "LEVERS", levers)
+
+    def phases(plan):
+        faster, slower = (1.3, ratio) if plan.settings else (1.0, 1.0)
+        return {Phase.FORWARD: 0.02 / faster, Phase.EVALUATION: 0.02 * slower}
+
+    seen = tuned(
+        300.0, step_s=0.02, start_s=2.0, gains={"brisk": 1.3}, phases=phases,
+        traits=fed(pass_batch_count=1),
+    ).tuning  # fmt: skip
+    if whole_ratio is not None:
+        assert seen.passes.whole.mid_ratio == pytest.approx(whole_ratio, rel=0.02)
+        assert dict(seen.plan.settings) == {"brisk": True}
+        return
+    assert not seen.plan.settings
+    (row,) = seen.levers
+    assert row.reason == "evaluation"
+    assert "took 1.60 times as long" in row.why

@@ -102,6 +102,7 @@ class Reason(StrEnum):
     NOT_SEEN_AGAIN, NOT_RACED_AGAIN, STALLS: fresh launches were no faster, failed, or stalled.
     LAUNCHES_DIFFER: they were faster, but by no more than launches of the script may differ by.
     STARTS_LATE, FIRST_PASS: its start or its first pass costs more than the training gains.
+    EVALUATION: so does what lies between steps, which takes longer under it.
     UNTRIED, UNTRIED_ALONE: it was not tried, or only together with others.
     NO_TIME, EXCLUDED: the budget had no room for its race, or the user or busy CPUs ruled it out.
     """
@@ -115,6 +116,7 @@ class Reason(StrEnum):
     STALLS = "stalls"
     STARTS_LATE = "starts-late"
     FIRST_PASS = "first-pass"
+    EVALUATION = "evaluation"
     UNTRIED = "untried"
     UNTRIED_ALONE = "untried-alone"
     NO_TIME = "no-time"

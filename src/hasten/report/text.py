@@ -39,6 +39,7 @@ _LOST = {
     Reason.STALLS: "most steps were faster, but some stalled",
     Reason.STARTS_LATE: "what was faster starts too late for this training",
     Reason.FIRST_PASS: "what was faster does not make up for its first pass",
+    Reason.EVALUATION: "what was faster takes longer between steps, as for evaluation",
 }
 
 

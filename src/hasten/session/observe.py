@@ -40,6 +40,7 @@ def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -
     unit = runner.facts(plan).unit
     if count := probe_count(pace.step_s, cycle_count=pace.cycle_count, waits=waits(glance)):
         runner.steps(plan, count)
+    is_free = step_count is None
     if step_count is None:
         step_count = watch_count(
             pace.step_s,
@@ -49,7 +50,7 @@ def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -
         if pace.life_count is not None:
             step_count = max(2, min(step_count, pace.life_count // 2))
     steps, used = runner.steps(plan, step_count)
-    if len(steps) == WATCH_MOST_COUNT and rare_steps([step.wall_s for step in steps]):
+    if is_free and len(steps) == WATCH_MOST_COUNT and rare_steps([step.wall_s for step in steps]):
         # Such as one with a rollout, once in some hundred: after how many is to be seen.
         steps, used = runner.steps(plan, watch_count(pace.step_s, most_count=_RARE_MOST_COUNT))
     pace.check_memory(used["peak_rss_bytes"], used.get("spare_device_bytes"))

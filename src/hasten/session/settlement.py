@@ -278,7 +278,8 @@ class Settlement:
     def _unpaid(self, payback: Payback | None, passes: Passes | None) -> Lost | None:
         """Return why a faster plan is not worth its start or its first pass; None if it is."""
         if why := unpaid(passes):
-            return Lost(Reason.FIRST_PASS, why)
+            is_first = passes is not None and passes.longer_s
+            return Lost(Reason.FIRST_PASS if is_first else Reason.EVALUATION, why)
         own = self._options.applied
         step_s = self._watched.baseline.step_s + self._runner.statistics.outside_s(own, own)[0]
         life_count = self._runner.pace.life_count

@@ -104,7 +104,7 @@ class Reads:
             self.files.add(name)
         if maps:
             kind = getattr(sys.modules.get("numpy"), "memmap", ())
-            known = (one for one in gc.get_objects() if isinstance(one, kind))
+            known = (one for one in gc.get_objects() if issubclass(type(one), kind))
             self.load(*(one for one in known if one.mode != "c" and one.flags.writeable))
 
     @property
