@@ -71,9 +71,20 @@ def _stopped(ended: dict[int, int]) -> list[int]:
 
 
 def _stop(pids: list[int]) -> list[int]:
+    """Stop processes; one that leads a group with all of its group at once.
+
+    Nobody in a group forks while that is stopped: of a storm, one would always get away otherwise.
+    """
     for pid in pids:
-        kill(pid, signal.SIGSTOP)
+        kill(-pid if _leads_a_group(pid) else pid, signal.SIGSTOP)
     return pids
+
+
+def _leads_a_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == pid
+    except OSError:
+        return False  # it has just ended
 
 
 def _cleans(pid: int) -> bool:
