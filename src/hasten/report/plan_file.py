@@ -340,8 +340,7 @@ def _trained(workload: Workload, *, whole: bool = False) -> str:
     """Return what is trained, as on a command line but without its arguments.
 
     By name, unless the `whole` path counts: a script is the same when started from another folder.
-    The word after a
-    program says what is trained if no file or module is named: `make train`.
+    The word after a program says what is trained if no file or module is named: `make train`.
     """
     first, *rest = workload.argv
     named = _files_and_modules(rest) or rest[:1] if workload.entry is Entry.COMMAND else []

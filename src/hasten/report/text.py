@@ -170,10 +170,9 @@ def _outside(passes: Passes, baseline: Profile) -> str:
         return ""
     share = passes.outside_s / (passes.outside_s + baseline.mean_step_s)
     ratio = passes.outside_under_s / passes.outside_s
-    counted = "are counted unchanged"
-    if ratio != 1.0:
-        counted = f"took {ratio:.2f} times as long under the plan"
-    return f"Evaluation and the like take {percent(share)} of the time, and {counted}"
+    under = f"took {ratio:.2f} times as long under the plan"
+    told = "are counted unchanged" if ratio == 1.0 else under
+    return f"Evaluation and the like take {percent(share)} of the time, and {told}"
 
 
 def _of_whole(passes: Passes, baseline: Profile) -> str:

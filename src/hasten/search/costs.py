@@ -49,7 +49,7 @@ def probe_count(step_s: float, *, cycle_count: int = 1, waits: bool = True) -> i
 def watch_count(
     step_s: float, *, cycle_count: int = 1, pass_count: int = 0, most_count: int = WATCH_MOST_COUNT
 ) -> int:
-    """Return the steps of a profile: six seconds of them, at most 400 or two passes.
+    """Return the steps of a profile: six seconds of them, at most `most_count` or two passes.
 
     They are at least eight, or four where eight take more than 12 seconds.
 

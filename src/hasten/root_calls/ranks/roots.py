@@ -164,7 +164,7 @@ class Ranks:
         if known.why_not or (is_mean and _leaves_some_out(tensors)):
             self._excuse(root)
             return root_call.call(root_call.args, root_call.kwargs)
-        if is_mean and not _marked(tensors) <= known.marked:
+        if is_mean and not _marked(tensors) <= known.marked:  # a mask that nobody has seen act
             return self._examine(root, root_call, loose, exact)
         known.call_count += 1
         return self._answer(root, known, root_call)
@@ -245,11 +245,10 @@ class Ranks:
         if seen.is_final:
             root.why_not = seen.why_not
         ratio = messages_bytes(root_call, seen.result) / messages_bytes(root_call)
-        count = 1 + (before.call_count if before is not None else 0)
-        marked = _marked(root_call.tensors)
-        if before is not None:
-            marked |= before.marked
-        known = _Kind(seen.joins, seen.why_not, ratio, count, marked)
+        count, marked = (before.call_count, before.marked) if before is not None else (0, set())
+        known = _Kind(
+            seen.joins, seen.why_not, ratio, count + 1, _marked(root_call.tensors) | marked
+        )
         root.kinds[exact if seen.draws else loose] = known
         return seen.result
 
