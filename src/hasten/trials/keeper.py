@@ -63,10 +63,12 @@ def _stay(pid: int, alive: int, wake: int) -> int | None:
         ended = process_tree.reap()
         if pid in ended:
             return ended[pid]
-        ready, _, _ = select.select([alive, wake], [], [])
+        wait_s = 0.0 if len(ended) == process_tree.MOST_REAPED else None
+        ready, _, _ = select.select([alive, wake], [], [], wait_s)
         if alive in ready:
             return None
-        os.read(wake, 4096)
+        if wake in ready:
+            os.read(wake, 4096)
 
 
 def _become(

@@ -114,7 +114,8 @@ def _watch(keeper: int, commands: int, wake: int) -> tuple[int | None, bool]:
         ended = process_tree.reap()
         if keeper in ended or not process_tree.descendants(os.getpid()):
             return ended.get(keeper), False
-        ready, _, _ = select.select([commands, wake], [], [])
+        wait_s = 0.0 if len(ended) == process_tree.MOST_REAPED else None
+        ready, _, _ = select.select([commands, wake], [], [], wait_s)
         if commands in ready and not os.read(commands, 4096):
             return None, True
         if wake in ready and set(os.read(wake, 4096)) & set(ENDING):

@@ -14,6 +14,7 @@ import termios
 import time
 
 _PDEATHSIG, _SUBREAPER = 1, 36
+MOST_REAPED = 256
 PATIENCE_S = 20.0
 """How long a trial may take to end."""
 # These clean up what killed processes left in shared memory once those are gone, then end.
@@ -105,9 +106,13 @@ def kill(pid: int, number: int) -> None:
 
 
 def reap() -> dict[int, int]:
-    """Return the status of each child that has ended since the last call."""
+    """Return the status of each child that has ended since the last call, of `MOST_REAPED` at most.
+
+    A storm of forks may end children faster than they are reaped: without a bound, who reaps them
+    would do nothing else.
+    """
     ended: dict[int, int] = {}
-    while True:
+    while len(ended) < MOST_REAPED:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
@@ -115,6 +120,7 @@ def reap() -> dict[int, int]:
         if pid == 0:
             return ended
         ended[pid] = status
+    return ended
 
 
 def _children(pid: int) -> list[int]:
