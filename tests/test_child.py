@@ -472,6 +472,18 @@ def test_a_job_that_a_real_run_submits_does_not_get_its_plan() -> None:
         assert (done.stdout, done.stderr) == told
 
 
+def test_a_program_that_the_script_starts_gets_the_plan_only_before_training() -> None:
+    again = "import os, json; order = json.loads(os.environ['HASTEN_CHILD'])\n"
+    again += "print(order['plan'], order['envelope'] is None)"
+    start = (
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {again!r}], check=True)\n"
+    )
+    plan = Plan().with_lever("fused_optimizer", True)
+    done = python(start + TRAINING + start, plan, envelope=asdict(LossEnvelope(moves=(0.1,))))
+    before, after, _ = done.stdout.splitlines()
+    assert (before, after) == ("{'fused_optimizer': True} False", "{} True")
+
+
 def test_levers_come_in_where_torch_was_imported_before_the_script_began(tmp_path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import torch")
     code = (

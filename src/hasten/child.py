@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -262,6 +263,9 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
     watch = Watch(measuring=False)
     undo.callback(watch.detach)
     watch.live.assumed = frozenset(order.assumed)
+    # The plan and its losses are of the process that trains, not of the programs that it starts.
+    rest = replace(order, plan={}, envelope=None).write()
+    watch.live.start.before = partial(os.environ.__setitem__, "HASTEN_CHILD", rest)
     applied = AppliedLevers(watch.live, leave_out)
     undo.callback(applied.undo)
     settings: dict[str, Any] = {}
