@@ -166,6 +166,28 @@ def test_a_crash_in_the_bundle_is_bisected_and_quarantined() -> None:
     assert "died under d" in row.why
 
 
+def test_a_failed_bundle_is_bisected_beside_the_incumbent() -> None:
+    """What fails beside a lever that is in already does not fail without it."""
+    named = replace(candidate("first"), named_ratio=0.5, bundled=False)
+    candidates = [named, *map(candidate, "wxyz")]
+    cost = crashing(saving(first=2.0, **dict.fromkeys("wxyz", 1.2)), "first", "x")
+    _, history = searched(candidates, cost)
+    found = {row.lever: row for row in rows(candidates, history)}
+    assert [name for name, row in found.items() if row.outcome == "failed"] == ["x"]
+    assert dict(incumbent(candidates, history).settings).keys() == {"first", *"wyz"}
+
+
+def test_the_next_race_for_speed_comes_after_those_that_only_prune() -> None:
+    alone = replace(candidate("alone"), bundled=False)
+    candidates = [*(candidate(name, scope=Scope.STEP) for name in "ab"), alone]
+    runner = FakeTrialRunner(cost=saving(a=1.2, b=1.2, alone=1.2), noise=steady(0.01), seed=0)
+    bundle = propose(candidates, [])
+    history = [runner.race(bundle.baseline, bundle.candidate, rule=RULE)]
+    assert propose(candidates, history).kind is Kind.PRUNE
+    asked = propose(candidates, history, limits=BudgetLimits(for_speed=True))
+    assert (asked.kind, asked.lever) == (Kind.TOGGLE, "alone")
+
+
 def test_two_levers_that_only_crash_together_lose_one() -> None:
     candidates = [candidate(name) for name in "abcd"]
     cost = crashing(saving(**dict.fromkeys("abcd", 1.2)), "b", "c")

@@ -911,9 +911,9 @@ def refuted(monkeypatch) -> list[Plan]:
 
     def confirm(self, plan, *, until_s):
         seen = stock(self, plan, until_s=until_s)
-        if lost:
-            return seen
         lost.append(plan)
+        if plan != lost[0]:
+            return seen
         ratios = Interval(low_ratio=0.99, mid_ratio=1.05, high_ratio=1.11)
         return replace(seen, speedup=ratios, means_ratio=1.05, usual_means_ratio=1.05)
 
@@ -960,6 +960,26 @@ def test_where_launches_refute_a_first_answer_the_others_are_tried(tuned, refute
     assert any("no gain is confirmed" in text for _, text in hears.known_at)
     assert state_of(seen) is State.CONFIRMED
     assert not dict(refuted[0].settings).keys() & dict(seen.plan.settings).keys()
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_what_launches_leave_open_in_little_time_is_confirmed_in_more(tuned, monkeypatch) -> None:
+    stock, confirmed = Races.confirm, []
+
+    def confirm(self, plan, *, until_s):
+        confirmed.append((plan, until_s))
+        seen = stock(self, plan, until_s=until_s)
+        if len(confirmed) > 1:
+            return seen
+        ratios = Interval(low_ratio=0.99, mid_ratio=1.05, high_ratio=1.11)
+        return replace(seen, speedup=ratios, means_ratio=1.05, usual_means_ratio=1.05)
+
+    monkeypatch.setattr(Races, "confirm", confirm)
+    seen = tuned(training_s=24 * 3600.0, **MANY).tuning
+    assert state_of(seen) is State.CONFIRMED
+    (first, first_s), (second, second_s), *_ = confirmed
+    assert first == second
+    assert first_s < MANY["first_s"] < second_s <= MANY["budget_s"]
 
 
 @pytest.mark.usefixtures("one_by_one")

@@ -56,6 +56,7 @@ class BudgetLimits:
         launches_left: fresh processes that it may still start.
         weighed_s: seconds of training that an expected gain is weighed against.
         ended: somebody ended the search.
+        for_speed: no race that only finds a culprit or removes levers.
     """
 
     price: Callable[[Proposal], Price] = lambda asked: Price(
@@ -65,6 +66,7 @@ class BudgetLimits:
     launches_left: float = inf
     weighed_s: float = inf
     ended: bool = False
+    for_speed: bool = False
 
 
 def refuse(asked: Proposal, limits: BudgetLimits) -> Refusal | None:
@@ -73,7 +75,7 @@ def refuse(asked: Proposal, limits: BudgetLimits) -> Refusal | None:
     Races that look for a speed-up have to save more of the training than they cost; those that
     find a culprit or remove levers serve another purpose and do not have to.
     """
-    if limits.ended:
+    if limits.ended or (limits.for_speed and asked.expected_ratio <= 1.0):
         return Refusal(
             asked=asked, reason=RefusalReason.ENDED, message="the search was stopped before it"
         )

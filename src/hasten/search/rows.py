@@ -47,7 +47,7 @@ def _row(candidate: Candidate, strategy: SearchStrategy) -> LeverReport:
     setting = dict(strategy.plan.settings).get(candidate.lever)
     seen = strategy.deciding.get(candidate.lever)
     if seen is None and candidate.lever in strategy.doubted:
-        seen = strategy.bundle
+        seen = strategy.moved.get(candidate.lever, strategy.bundle)
     if candidate.lever in strategy.broken:
         failed = strategy.broken[candidate.lever]
         return _report(

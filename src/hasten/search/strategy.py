@@ -242,7 +242,8 @@ class SearchStrategy:
         sound: list[Candidate] = []
         while len(suspects) > 1:
             half, rest = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
-            seen = yield from self.race(Kind.BISECT, Plan(), best_guess([*sound, *half]))
+            part = self.plan.merged(best_guess([*sound, *half]))
+            seen = yield from self.race(Kind.BISECT, self.plan, part)
             if seen is None:
                 return
             if seen.verdict is Verdict.FAIL:
@@ -520,8 +521,8 @@ def race_guesses(strategy: SearchStrategy) -> Generator[Proposal, Comparison | N
 
     It stays if it is faster again by what is worth a lever.
     """
-    grounds = [strategy.deciding.get(name, strategy.bundle) for name, _ in strategy.plan.settings]
-    if not any(map(has_won, grounds)):
+    grounds = _grounds(strategy)
+    if not any(map(has_won, grounds.values())):
         return  # the confirmation decides on a plan of guesses
     for candidate in strategy.candidates:
         first = strategy.deciding.get(candidate.lever)
@@ -532,6 +533,12 @@ def race_guesses(strategy: SearchStrategy) -> Generator[Proposal, Comparison | N
         if seen and seen.speedup and seen.speedup.mid_ratio > 1.0 / (1.0 + LEAST_RATIO):
             strategy.doubted[candidate.lever] = seen
             strategy.plan = without
+
+
+def _grounds(strategy: SearchStrategy) -> dict[str, Comparison | None]:
+    """Return, for each lever of the incumbent, the race by which it is in."""
+    last = {**strategy.moved, **strategy.deciding}
+    return {name: last.get(name, strategy.bundle) for name, _ in strategy.plan.settings}
 
 
 def race_hidden(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
@@ -561,9 +568,7 @@ def doubt(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, No
     A plan that does not win again is reduced to the candidates that have won, then to none.
     """
     while strategy.plan.settings:
-        grounds = {
-            name: strategy.deciding.get(name, strategy.bundle) for name, _ in strategy.plan.settings
-        }
+        grounds = _grounds(strategy)
         if shown_ratio(grounds.values()) > _DOUBTED_RATIO:
             return
         seen = yield from strategy.race(Kind.PRUNE, strategy.plan, Plan())

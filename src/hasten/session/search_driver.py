@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
 from hasten import search
 from hasten.errors import OutOfTime
+from hasten.records import Reason
 from hasten.search.costs import too_short
 from hasten.units import counted, duration, whole_minutes
 
@@ -150,10 +152,14 @@ class SearchDriver:
         lost = dict(self.best.settings).keys() - dict(answer.plan.settings).keys()
         self.leave(frozenset(lost))
         refuted = answer.speedup is None and self._has_left
+        if any(row.reason is Reason.UNPROVED for row in answer.levers):
+            return False  # nor can anything else be proved
         if self.end_s >= self._options.budget_s and not refuted:
             return False
         self.end_s = self._options.budget_s
-        asked = self._propose()
+        if self._options.with_applied(self.best) != answer.plan and self._spare_s(self.best) > 0.0:
+            return True  # what the first answer has lost had displaced another lever
+        asked = self._propose(for_speed=True)
         if asked is None:
             self.passed_over = self._why_passed_over()
             return False
@@ -229,9 +235,10 @@ class SearchDriver:
             or max(_TRAINING_LEAST_S, _TRAINING_PER_BUDGET * self._options.budget_s),
         )
 
-    def _propose(self) -> search.Proposal | None:
+    def _propose(self, *, for_speed: bool = False) -> search.Proposal | None:
+        limits = replace(self._limits, for_speed=for_speed)
         return search.propose(
-            self._candidates, self._journal.history, criteria=self._criteria, limits=self._limits
+            self._candidates, self._journal.history, criteria=self._criteria, limits=limits
         )
 
     def _propose_late(self) -> search.Proposal | None:
@@ -300,11 +307,12 @@ class SearchDriver:
 
     def _why_passed_over(self) -> str:
         """Say why races were not run, one reason for all; empty where none was left out."""
-        if late := self._passed_over(search.RefusalReason.TIME):
+        late = self._passed_over(search.RefusalReason.TIME)
+        if late := [asked for asked in late if asked.expected_ratio > 1.0]:
             after_s = self._after_s(late[0].candidate, self.best)
             needed_s = self._spent_s() + self._races.price(late[0]).wall_s + after_s
             return (
-                "The budget ended the search before every lever was tried alone: "
+                "The budget ended the search before every lever was tried: "
                 f"--budget {whole_minutes(needed_s)} or longer may find more."
             )
         if self._passed_over(search.RefusalReason.LAUNCHES):

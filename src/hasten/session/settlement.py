@@ -370,18 +370,20 @@ def _instead(
 def _raced(
     races: Races, plan: Plan, end_s: float, costs: Costs, deadline: Deadline
 ) -> compare.Confirmation:
-    """Confirm until an answer is due; if that was too short, again with all of the budget.
+    """Confirm until an answer is due; if that was too short to tell, again with all of the budget.
 
     Raises:
         TooFewPairs: there was too little time to see whether the gain is really there.
     """
     for until_s in (end_s, deadline.end_s):
+        few = None
         try:
-            return races.confirm(plan, until_s=until_s - costs.observe_s)
-        except TooFewPairs as few:
-            last = few
-        if deadline.left_s < costs.confirm_s + costs.observe_s:
+            seen = races.confirm(plan, until_s=until_s - costs.observe_s)
+        except TooFewPairs as stop:
+            few, seen = stop, stop.seen
+        is_open = seen.verdict is Verdict.UNDECIDED and seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO
+        if not is_open or deadline.left_s < costs.confirm_s + costs.observe_s:
             break
-    if last.seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO:
-        raise last
-    return last.seen
+    if is_open and few is not None:
+        raise few
+    return seen

@@ -112,7 +112,7 @@ class TuningSession:
                 without=self._without,
             )  # fmt: skip
             found = self._search()
-            if self._driver.passed_over:
+            if self._driver.passed_over and not found.interrupted:
                 found = replace(found, notes=(self._driver.passed_over, *found.notes))
             if patience_s(found.plan):
                 code.kept = kept
@@ -171,7 +171,7 @@ class TuningSession:
             KeyboardInterrupt: the user stopped it: nothing is confirmed, but something is faster.
             OutOfTime: the budget has ended, and the same holds.
         """
-        best, second = self._driver.best, first
+        second = first
         message = "no gain is confirmed: the search goes on while worthwhile; Ctrl-C ends it"
         if first.speedup is not None:
             message = (
@@ -182,7 +182,7 @@ class TuningSession:
         self._begin_again()
         try:
             self._driver.run()
-            if self._driver.best != best:
+            if self._options.with_applied(self._driver.best) != first.plan:
                 self._begin_again()
                 second = self._answer()
         except (KeyboardInterrupt, OutOfTime):

@@ -1,0 +1,60 @@
+"""Whether a tuning goes on after a first answer."""
+
+from math import inf
+from types import SimpleNamespace
+
+from hasten.compare import Rule
+from hasten.records import Effect, Phase, Plan, Reason, Scope
+from hasten.search import Candidate, Price, propose
+from hasten.session import Options
+from hasten.session.search_driver import SearchDriver
+from hasten.testing import FakeTrialRunner, RecordingWatcher, steady
+
+WORKERS, CACHE = Plan().with_lever("workers", True), Plan().with_lever("cache", True)
+
+
+def candidate(lever):
+    return Candidate(
+        lever=lever, phases=frozenset({Phase.DATA}), settings=(True,), gain_ratio=4.0,
+        scope=Scope.PROCESS, effect=Effect.EXACT, bundled=False,
+    )  # fmt: skip
+
+
+def cost(plan):
+    """A cache gives more than workers, and nothing beside them."""
+    return {WORKERS: 0.6, CACHE: 0.3}.get(plan, 0.6 if plan.settings else 1.0)
+
+
+def driver_after(race_count):
+    """A search in which one lever takes another one's place, after some of its races."""
+    candidates = [candidate("workers"), candidate("cache")]
+    runner = FakeTrialRunner(cost=cost, noise=steady(0.01), seed=0)
+    history = []
+    while len(history) < race_count and (asked := propose(candidates, history)):
+        history.append(
+            runner.race(asked.baseline, asked.candidate, rule=Rule(pair_count=40, sd_ratio=0.02))
+        )
+    races = SimpleNamespace(least_ratio=0.02, price=lambda asked: Price(wall_s=1.0))
+    return SearchDriver(
+        candidates, SimpleNamespace(history=tuple(history)), races=races,
+        options=Options(budget_s=300.0), view=RecordingWatcher(), note=[].append,
+        costs=lambda plan: SimpleNamespace(answer_s=10.0, confirm_pairs_s=0.0),
+        spent_s=lambda: 80.0, deadline=SimpleNamespace(left_s=inf), doubtful=lambda plan: {},
+    )  # fmt: skip
+
+
+def answer(*rows):
+    return SimpleNamespace(plan=Plan(), speedup=None, levers=rows)
+
+
+def test_what_a_lost_lever_had_displaced_is_worth_an_answer_of_its_own() -> None:
+    driver = driver_after(inf)
+    assert driver.best == CACHE
+    assert driver.goes_on(answer())
+    assert driver.best == WORKERS
+
+
+def test_where_nothing_can_be_proved_the_search_is_over() -> None:
+    assert driver_after(1).goes_on(answer())
+    driver = driver_after(1)
+    assert not driver.goes_on(answer(SimpleNamespace(reason=Reason.UNPROVED)))
