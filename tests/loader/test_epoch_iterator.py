@@ -431,7 +431,7 @@ facts["without numpy"] = "numpy.random" not in sys.modules
 """
 
 KEEPS = r"""
-import weakref
+import multiprocessing, weakref
 from hasten.loader.added_workers import AddedWorkers
 
 class Trainer:
@@ -453,6 +453,39 @@ def gone():
     return [one() is None for one in seen]
 
 facts["trainers"] = same(gone, 2)
+
+class Endless(DataLoader):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.iterator = super().__iter__()
+
+def held():
+    known = []
+    for _ in range(3):
+        loader = Endless(Numbers(), batch_size=2)
+        next(loader.iterator)
+        known.append(weakref.ref(loader))
+    del loader
+    gc.collect()
+    return [one() is None for one in known]
+
+facts["held by itself"] = [same(held, wanted) for wanted in (None, 2)]
+
+class Opens(Numbers):
+    file = None
+    def __getitem__(self, i):
+        self.file = self.file or [i]
+        return super().__getitem__(i)
+
+def left_early():
+    loader = DataLoader(Opens(), batch_size=1, num_workers=2)
+    seen = [batch.tolist() for batch in loader]
+    for batch in loader:
+        break
+    gc.collect()
+    return seen, len(multiprocessing.active_children())
+
+facts["left early"] = [same(left_early, wanted) for wanted in (2, 4)]
 
 class Once(Numbers):
     order = None
@@ -594,7 +627,29 @@ def test_draws_of_the_loop_now_and_then_do_not_end_the_workers(loaders) -> None:
 
 def test_nothing_is_kept_or_watched_for_ever(loaders) -> None:
     facts = loaders(KEEPS)
-    assert facts == {"trainers": True, "drew once": True, "not for ever": True}
+    assert facts == {
+        "trainers": True, "drew once": True, "not for ever": True,
+        "held by itself": [True, True], "left early": [True, True],
+    }  # fmt: skip
+
+
+REAPED = r"""
+from hasten.loader.workers.stateful_fetch import doubtful
+
+def reap(*_):
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+signal.signal(signal.SIGCHLD, reap)
+facts["reaped"] = [doubtful(lambda: answer) for answer in (False, True)]
+"""
+
+
+def test_a_script_that_reaps_every_child_hinders_no_look(loaders) -> None:
+    assert loaders(REAPED, fresh=True) == {"reaped": [False, True]}
 
 
 def lives(pid: int) -> bool:

@@ -347,6 +347,36 @@ def test_a_file_that_is_written_in_mid_pass_is_read_anew_under_a_cache(loaders) 
     assert unequal(loaders(AHEAD)) == {}
 
 
+CHANGING = (
+    FILES[: FILES.index("for own in")]
+    + r"""
+class Listed(Numbers):
+    def __getitem__(self, i):
+        time.sleep(0.002)
+        with open(f"{folder}/manifest") as file:
+            return i + 0 * len(file.read())
+
+def listed():
+    seen = []
+    for number, batch in enumerate(DataLoader(Listed(96), batch_size=2)):
+        with open(f"{folder}/manifest", "a") as file:
+            file.write("x")
+        seen.append(plain(batch))
+    return seen
+
+open(f"{folder}/manifest", "w").close()
+facts["the same"] = same(listed, 2)
+facts["told"] = any("files that items read keep changing" in note for note in engine.notices.notes)
+import shutil
+shutil.rmtree(folder)
+"""
+)
+
+
+def test_workers_are_given_up_where_the_files_that_they_read_keep_changing(loaders) -> None:
+    assert unequal(loaders(CHANGING, fresh=True)) == {}
+
+
 @pytest.mark.slow
 def test_files_that_are_written_between_passes_are_read_anew(loaders) -> None:
     assert unequal(loaders(FILES)) == {}

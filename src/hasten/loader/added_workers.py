@@ -79,14 +79,14 @@ class AddedWorkers:
         self._pools.drop()
 
     def missed(self, why: str) -> None:
-        """Note that random numbers were handed over in vain, and who drew."""
+        """Note that a batch was made in vain, and why."""
         self._miss_count += 1
         self._hit_count = 0
         if self._miss_count >= _MOST_MISSES:
             self.refuse(why)
 
-    def handed_over(self) -> None:
-        """Note that random numbers were handed over; many repay what a miss cost."""
+    def served(self) -> None:
+        """Note that a batch was used; many repay what a miss cost."""
         self._hit_count += 1
         if self._hit_count >= _REPAID_COUNT:
             self._miss_count = 0

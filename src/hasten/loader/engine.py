@@ -98,7 +98,7 @@ class LoaderEngine:
         self._idle = IdlePools()
         self._after: list[Callable[[Any, Any], Any]] = []
         self._states_by_loader: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
-        self._fronts: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
+        self._fronts: WeakKeyDictionary[Any, weakref.ref[Any]] = WeakKeyDictionary()
         self.next_batches = NextBatches(self._loader_of)
 
     # ---- what levers ask for
@@ -186,8 +186,7 @@ class LoaderEngine:
             front = stock()
             if hasattr(front, "_sampler_iter"):
                 front.__dict__.pop("_next_data", None)
-                # If so, the loader holds this iterator, which must not hold the loader in turn.
-                self._fronts[front] = weakref.ref(loader) if stays else lambda: loader
+                self._follow(front, loader)
             return front
         resumed = stays and (state.kept_seed is not None or loader._iterator is not None)
         restore = kept_draws(loader)
@@ -221,6 +220,12 @@ class LoaderEngine:
             self.notices.refuse(missing)  # sources that need no proof may still serve it
         return state.items.permit.allows(loader, self.request, self.offers, self.setups)
 
+    def _follow(self, front: Any, loader: Any) -> None:
+        """Remember the loader of torch's own iterator, by which its pass may be taken over."""
+        self._fronts[front] = weakref.ref(loader)
+        if not stay(loader):  # else the loader holds the iterator
+            front._hasten_loader = loader  # it may have no other name than this pass
+
     def _begin(self, state: LoaderState, loader: Any, *, resumed: bool) -> Any:
         """Return an iterator whose batches come from an `EpochIterator`."""
         if resumed and state.kept_seed is None:
@@ -241,7 +246,7 @@ class LoaderEngine:
             if loader._iterator is None:
                 loader._iterator = stayed
         front._next_data = epoch.next
-        self.next_batches.know(front, epoch.peek)
+        self.next_batches.know(front, weakref.WeakMethod(epoch.peek))
         if loader.num_workers:  # torch's iterators with workers have this method too
             front._shutdown_workers = epoch.leave
         self._fronts[front] = weakref.ref(loader)
@@ -260,7 +265,8 @@ class LoaderEngine:
             nonlocal drained
             if not drained:
                 try:
-                    batch = type(front_of(itself))._next_data(front_of(itself))
+                    asking: Any = itself()
+                    batch = type(asking)._next_data(asking)
                 except StopIteration:
                     drained = True
                 else:
@@ -291,7 +297,8 @@ class LoaderEngine:
 
     def _loader_of(self, iterator: Any) -> Any:
         """Return the loader of a pass, or None if it is unknown or gone."""
-        return self._fronts.get(iterator, lambda: None)()
+        loader_of = self._fronts.get(iterator)
+        return None if loader_of is None else loader_of()
 
 
 def _profiled() -> bool:
@@ -304,11 +311,6 @@ def _is_autocast() -> bool:
     import torch
 
     return torch.is_autocast_enabled("cpu")
-
-
-def front_of(itself: weakref.ref[Any]) -> Any:
-    """Return the iterator that is asking at this moment."""
-    return itself()
 
 
 def _pins(front: Any) -> Callable[[Any], Any]:

@@ -356,12 +356,14 @@ def _raised(wrapped: Any) -> Exception:
 def _of_none(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -> BatchCheck:
     number = epoch.state.added.trust.delivered()
     doubtful = report.error is not None or report.drew or report.changed or report.unequal
+    is_old = False
     if not (
         doubtful
         or task.checked
-        or _reads_otherwise(report)
+        or (is_old := _reads_otherwise(report))
         or spot_check.differs(epoch.loader, task.indices, batch, number)
     ):
+        epoch.state.added.served()
         return _stale(epoch, task) or BatchCheck(batch=batch)
     truth, moves = _truth(epoch, task)
     if moves.drew and not isinstance(truth, Exception):
@@ -373,6 +375,9 @@ def _of_none(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) -
         epoch.fetchers.give_up_workers(why)
     else:
         epoch.state.added.trust.found_equal()
+        if is_old:
+            epoch.state.added.missed("files that items read keep changing")
+            epoch.fetchers.look_again()
     return _here(truth)
 
 
@@ -447,7 +452,7 @@ def _reads_otherwise(report: TaskReport) -> bool:
 def _handed_over(epoch: EpochIterator, batch: Any, report: TaskReport) -> BatchCheck:
     random_states.restore(report.states)
     epoch.draws.handed = report.states
-    epoch.state.added.handed_over()
+    epoch.state.added.served()
     return BatchCheck(batch=batch)
 
 

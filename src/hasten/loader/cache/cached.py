@@ -306,15 +306,11 @@ def _draws(memo: Memo) -> bool:
     return memo.mostly_draws and memo.store.put(key, b"1")
 
 
-def _is_subset(dataset: Any) -> bool:
-    from torch.utils.data import Subset
-
-    return type(dataset) is Subset
-
-
 def base_of(dataset: Any) -> Any:
     """Return the dataset beneath subsets."""
-    while _is_subset(dataset):
+    from torch.utils.data import Subset
+
+    while type(dataset) is Subset:
         dataset = dataset.dataset
     return dataset
 

@@ -93,9 +93,17 @@ class NextBatches:
         self._peeks: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
         self._going: WeakSet[Any] = WeakSet()
 
-    def know(self, iterator: Any, peek: Callable[[], Any]) -> None:
-        """Let `peek` show the next batch of an iterator that does not get it from torch."""
-        self._peeks[iterator] = peek
+    def know(self, iterator: Any, peek: weakref.WeakMethod[Callable[[], Any]]) -> None:
+        """Let `peek` show the next batch of an iterator that does not get it from torch.
+
+        It may hold the loader, which may hold the iterator: an entry of this table would never go.
+        """
+
+        def shown() -> Any:
+            method = peek()
+            return None if method is None else method()
+
+        self._peeks[iterator] = shown
 
     def asked(self, iterator: Any) -> None:
         """Note that the script asks for a batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -97,17 +98,27 @@ class Pool:
             realigned: begin with the first worker, as torch does in each pass: streams that
                 continue from pass to pass stay with their workers.
         """
-        self._holder = weakref.ref(holder)
+        itself = weakref.ref(self)
+
+        def break_off(gone: weakref.ref[Any]) -> None:
+            pool = itself()
+            if pool is not None and pool._holder is gone and not sys.is_finalizing():
+                pool._release()
+
+        self._holder = weakref.ref(holder, break_off)
         self.processes.begin(realigned=realigned)
         self.discard()
 
     def release(self, holder: Any) -> None:
         """Take the workers back from a pass that has ended."""
         if self._holder is not None and self._holder() is holder:
-            self._holder = None
-            self.processes.end()
-            if not self._stays:
-                self.processes.close()
+            self._release()
+
+    def _release(self) -> None:
+        self._holder = None
+        self.processes.end()
+        if not self._stays:
+            self.processes.close()
 
     def serves(self, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any]) -> bool:
         """Return whether these workers are what is requested."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -72,9 +73,10 @@ def _answer(question: Callable[[], bool], writing: int) -> None:
 def _end(pid: int) -> None:
     """Wait for the fork, which has nothing more to do; one that hangs is killed."""
     until_s = time.monotonic() + 0.5
-    while time.monotonic() < until_s:
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            return
-        time.sleep(0.001)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    with contextlib.suppress(ChildProcessError):  # the script's handler of SIGCHLD was faster
+        while time.monotonic() < until_s:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.001)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
