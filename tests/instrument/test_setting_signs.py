@@ -13,10 +13,12 @@ from hasten.instrument.traits import TraitsReader
 
 @pytest.fixture
 def clock():
+    gc.disable()
     clock = CollectorClock()
     clock.install()
     yield clock
     clock.remove()
+    gc.enable()
 
 
 def test_the_time_of_collections_is_summed_up(clock) -> None:

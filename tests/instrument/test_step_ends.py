@@ -3,7 +3,7 @@
 import torch
 
 from hasten.instrument.live import LiveTraining
-from hasten.instrument.step_ends import Cycle, ManualUpdateDetector
+from hasten.instrument.step_ends import Cycle, ManualUpdateDetector, Roles
 
 
 def ends(cycle, sequence, alive_count):
@@ -50,6 +50,20 @@ def test_a_new_optimizer_in_place_of_a_dropped_one_goes_on() -> None:
     cycle = Cycle()
     ends(cycle, "A" * 5, 1)
     assert ends(cycle, "BBB", 1) == "|||"
+
+
+def test_an_optimizer_that_is_made_anew_for_each_task_stays_the_same_one() -> None:
+    def made(size):
+        return torch.optim.SGD([torch.nn.Parameter(torch.zeros(size))], 0.1)
+
+    roles, cycle, meta, found = Roles(), Cycle(), made(3), []
+    for _ in range(8):
+        inner = made(2)
+        steps = inner, inner, meta
+        found.append("".join("|" if cycle.ends_step(roles.of(s), 2) else "." for s in steps))
+        del inner, steps
+    assert found[3:] == ["..|"] * 5
+    assert roles.of(made(3)) != roles.of(meta)
 
 
 def test_an_optimizer_of_the_first_batches_alone_is_given_up_on() -> None:

@@ -237,6 +237,41 @@ def odd(watch, ends):
 facts["odd"] = watched(odd)
 
 
+def validated(watch, ends):  # it forgets `model.eval()`
+    rows = torch.utils.data.TensorDataset(torch.ones(64, 2))
+    batches, check = (torch.utils.data.DataLoader(rows, batch_size=size) for size in (16, 32))
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for (batch,) in batches:
+            model(batch).sum().backward()
+            optimizer.step()
+        with torch.no_grad():
+            for (batch,) in check:
+                model(batch)
+    return ends
+
+
+facts["validated"] = watched(validated)
+
+
+def compiled(watch, ends):
+    import warnings
+
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(x).sum().backward()
+    step = torch.compile(lambda: optimizer.step(), backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for _ in range(2):
+            step()
+    return len(ends)
+
+
+facts["compiled"] = watched(compiled)
+
+
 def accelerated(watch, ends):
     model = nn.Linear(2, 1)
     optimizer, during = torch.optim.SGD(model.parameters(), lr=0.1), []
@@ -307,6 +342,16 @@ def test_many_passes_before_the_first_update_are_one_step(facts) -> None:
 @pytest.mark.child
 def test_weights_that_move_without_an_optimizer_s_step_are_updated_by_hand(facts) -> None:
     assert 30 <= facts["by hand"] <= 36  # from the 65th pass on
+
+
+@pytest.mark.child
+def test_a_validation_without_gradients_is_no_step_whatever_the_mode_of_the_model(facts) -> None:
+    assert facts["validated"] == [16] * 8
+
+
+@pytest.mark.child
+def test_a_compiled_step_of_an_optimizer_is_counted_without_a_warning(facts) -> None:
+    assert facts["compiled"] == 2
 
 
 @pytest.mark.child

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import sys
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+Hook = TypeVar("Hook", bound="Callable[..., Any]")
 _OURS = ("hasten.instrument", "hasten.root_calls", "hasten.loader", "hasten.levers")
+
+
+def uncompiled(hook: Hook) -> Hook:
+    """Mark a hook that torch calls, so that Dynamo does not trace it within a compiled step."""
+    vars(hook)["_torchdynamo_disable"] = True
+    return hook
 
 
 def stay_eager() -> None:

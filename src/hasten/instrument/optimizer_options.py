@@ -6,6 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from hasten.instrument.eager import uncompiled
 from hasten.instrument.object_table import Registry, Table
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ class Adjusted:
         self._unseen = [p for p in parameters if p.grad is None or not _filled(states.get(p))]
         self._waits = True
 
+    @uncompiled
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._give_back(optimizer)  # after a step that failed
         if not self._is_last(optimizer):  # hooks that run later may change gradients
@@ -206,6 +208,7 @@ class Adjusted:
                 self._own.append(({name: group[name] for name in options}, options))
                 group.update(options)
 
+    @uncompiled
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         if self._own and self._chosen.get("fused"):
             _count_writes(optimizer)

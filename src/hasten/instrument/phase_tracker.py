@@ -77,7 +77,7 @@ class PhaseTracker:
             self.evaluating = False
             # A teacher is followed by its student; a copy with averaged weights that is validated,
             # or a model that is evaluated before it was trained, by the next batch.
-            passive = not self._asks_for_gradients() and not module.training
+            passive = not self._asks_for_gradients()
             if not passive:
                 self._is_passive = False
             elif not self.after_forward:

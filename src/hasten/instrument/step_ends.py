@@ -35,6 +35,31 @@ class _Habit:
     period_count: int = 0
 
 
+class Roles:
+    """Number optimizers by what they are for.
+
+    One that is made anew again and again (the inner optimizer of each task in meta-learning) takes
+    the number of one that is gone, if both are of one class and for weights of the same shapes.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = Table()
+        self._by_kind: dict[Any, list[int]] = {}
+
+    def of(self, optimizer: Any) -> int:
+        """Return the number of an optimizer."""
+        number: int | None = self._numbers.get(optimizer)
+        if number is None:
+            kind = type(optimizer), tuple(one.shape for one in _parameters(optimizer))
+            known, living = self._by_kind.setdefault(kind, []), set(self._numbers.values())
+            number = next((one for one in known if one not in living), None)
+            if number is None:
+                number = sum(map(len, self._by_kind.values()))
+                known.append(number)
+            self._numbers[optimizer] = number
+        return number
+
+
 class Cycle:
     """Learn the period of several optimizers from the order of their steps.
 
@@ -50,10 +75,10 @@ class Cycle:
         self._ender: int | None = None
 
     def ends_step(self, optimizer: int, alive_count: int) -> bool:
-        """Return whether this step of `optimizer` (its id) ends a training step.
+        """Return whether this step of `optimizer` ends a training step.
 
         Args:
-            optimizer: identity of the optimizer that has just stepped.
+            optimizer: the number of the optimizer that has just stepped, see `Roles`.
             alive_count: optimizers that the script has constructed, for parameters of their own;
                 while there is only one there is nothing to learn.
         """
@@ -126,7 +151,7 @@ class StepEnds:
         self.by_hand = ManualUpdateDetector(live)
         self._live = live
         self._steps = steps
-        self._cycle = Cycle()
+        self._cycle, self._roles = Cycle(), Roles()
         self._in_backward = self._ends_late = False
 
     @property
@@ -159,7 +184,7 @@ class StepEnds:
         if self.backward_id() != -1:  # a hook: what is left of the pass belongs to the step
             self._in_backward = self._ends_late = True
             return False
-        return self._cycle.ends_step(id(optimizer), self.by_hand.made_count)
+        return self._cycle.ends_step(self._roles.of(optimizer), self.by_hand.made_count)
 
     def ended(self) -> None:
         """Note that a training step has ended."""

@@ -12,6 +12,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.accelerators import is_capturing
+from hasten.instrument.eager import uncompiled
 from hasten.instrument.seams import differentiated
 from hasten.instrument.steps_in_progress import steps_around
 from hasten.instrument.weight_samples import read_some, spread
@@ -138,12 +139,14 @@ class TrainingHealthMonitor:
 
         return differentiate
 
+    @uncompiled
     def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if get_ident() != self._watch.thread:
             return
         if self._outermost is None or not steps_around():  # or the last step raised
             self._outermost = id(optimizer)
 
+    @uncompiled
     def _ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._outermost != id(optimizer):
             return

@@ -7,7 +7,7 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument.eager import stay_eager
+from hasten.instrument.eager import stay_eager, uncompiled
 from hasten.instrument.fetches import FetchClock
 from hasten.instrument.ledger import INDEX, Ledger
 from hasten.instrument.live import LiveTraining
@@ -189,6 +189,7 @@ class Watch:
 
     # ---- what torch's hooks around the steps of optimizers report
 
+    @uncompiled
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if get_ident() != self.thread:
             if not self._ends.moves_here():
@@ -209,6 +210,7 @@ class Watch:
         leaves += self.live.updates.begin(optimizer, (*args[1:], *kwargs.values()))
         self._steps.begin(optimizer, (*leaves, self.ledger.leave) if self.measuring else leaves)
 
+    @uncompiled
     def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._steps.end(optimizer) or not self.measuring:
             return
