@@ -152,6 +152,21 @@ facts["evaluation"] = net.inside
 with torch.autocast("cpu", dtype=torch.float16):
     out = net(x)[0]
 facts["own context"] = [net.inside, kind(out)]
+
+class Tabled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.table = nn.Linear(8, 8), torch.rand(8, 8).bfloat16()
+
+    def forward(self, x):
+        return (self.layer(x).bfloat16() @ self.table).float()
+
+
+tabled = Tabled()
+tabled(x).sum().backward()
+with torch.no_grad():
+    tabled(x)
+facts["own attribute"] = kind(tabled.table)
 net.double()
 net(x.double())
 facts["double"] = net.inside
@@ -247,6 +262,7 @@ def test_the_containers_in_which_the_model_keeps_outputs_are_not_changed(cast) -
 def test_evaluation_and_the_scripts_own_contexts_stay_as_they_are(cast) -> None:
     assert cast["evaluation"] == "float32"
     assert cast["own context"] == ["float16", "float16"]
+    assert cast["own attribute"] == "bfloat16"
     assert cast["double"] == "float64"
     assert cast["afterwards"] == "float32"
 

@@ -116,6 +116,10 @@ facts["nesterov"] = under(run.train(count=3).close().optimizer)[0][1]
 facts["tensor lr"] = Run(lambda p: OPTIM.Adam(p, torch.tensor(0.01)))
 facts["tensor lr"].applied.switch(PLAN)
 facts["tensor lr"] = under(facts["tensor lr"].train(count=3).close().optimizer)[0][1]
+betas = torch.tensor(0.9), torch.tensor(0.99)
+run = Run(lambda p: OPTIM.NAdam(p, 0.01, betas=betas))
+run.applied.switch(PLAN)
+facts["tensor betas"] = under(run.train(count=3).close().optimizer)[0][1]
 """
 
 
@@ -156,5 +160,6 @@ def test_a_fused_kernel_goes_before_it_and_both_come_off_in_any_order(foreach) -
 
 
 @pytest.mark.child
-def test_a_learning_rate_in_a_tensor_is_left_alone(foreach) -> None:
+def test_a_learning_rate_or_betas_in_tensors_are_left_alone(foreach) -> None:
     assert foreach["tensor lr"] is None
+    assert foreach["tensor betas"] is None

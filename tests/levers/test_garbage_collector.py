@@ -126,6 +126,35 @@ def test_second_derivatives_in_frozen_code_are_found(training) -> None:
     assert training(PENALTY)["frozen"] == "penalties.py has create_graph in late"
 
 
+COUNTED = r"""
+import gc
+import torch
+
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for epoch in range(2):
+    for _ in range(20):
+        knot = []
+        knot.append(knot)
+        net(torch.ones(2, 4)).mean().backward()
+        optimizer.step()
+    COLLECT
+"""
+
+
+@pytest.mark.child
+@pytest.mark.parametrize(
+    ("collect", "told"), [("print(gc.collect())", True), ("gc.collect()", False)]
+)
+def test_a_script_that_tells_how_much_was_collected_keeps_its_collector(
+    run_under, collect, told
+) -> None:
+    script = COUNTED.replace("COLLECT", collect)
+    done = run_under("garbage_collector=10", script)
+    assert ("the collector stays as it is: train.py has gc.collect() in" in done.stderr) is told
+    assert done.returncode == 0
+
+
 FILES = r"""
 import torch
 

@@ -19,7 +19,6 @@ Source: https://docs.pytorch.org/docs/stable/amp.html
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever, one_of, undo_all
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import ScriptContext, Training
-    from hasten.root_calls.loss_scaling import LossScaling
 
 _UNITS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # Below this, converting weights and activations eats up the gain.
@@ -113,57 +111,72 @@ def _device(module: Any) -> str | None:
     return kind if torch.amp.is_autocast_available(kind) else None
 
 
-def _call(narrow: Any, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
-    """Make a root call under autocast; the context is closed before any backward pass.
+class _Autocast:
+    """Root calls under autocast; the context is closed before any backward pass.
 
     Casts of weights are not cached: one made under `no_grad` inside the call would be reused
     with gradients, and its weight would get none.
     """
-    import torch
 
-    device = _device(module)
-    if device is None or not torch.is_grad_enabled() or torch.is_autocast_enabled(device):
-        return call(args, kwargs)
-    with torch.autocast(device, dtype=narrow, cache_enabled=False):
-        answer = call(args, kwargs)
-    _widen_attributes(module, narrow)
-    return with_tensors(answer, lambda t: t.to(torch.float32) if t.dtype == narrow else t)
+    def __init__(self, narrow: Any) -> None:
+        self._narrow = narrow
+        self._own: dict[int, frozenset[tuple[int, str]]] = {}
 
+    def meet(self, module: Any) -> None:
+        """Note what a model keeps that is narrow before its first call."""
+        self._own[id(module)] = frozenset(self._kept_by(module))
 
-def _widen_attributes(module: Any, narrow: Any) -> None:
-    """Turn what the model keeps of a call into float32: a script may read `model.loss`.
+    def call(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        """Make a root call."""
+        import torch
 
-    What is in containers stays, since the script may hold these.
-    """
-    import torch
+        narrow, device = self._narrow, _device(module)
+        if device is None or not torch.is_grad_enabled() or torch.is_autocast_enabled(device):
+            return call(args, kwargs)
+        with torch.autocast(device, dtype=narrow, cache_enabled=False):
+            answer = call(args, kwargs)
+        self._widen(module)
+        return with_tensors(answer, lambda t: t.to(torch.float32) if t.dtype == narrow else t)
 
-    for part in module.modules():
-        own = vars(part)
-        kept = [n for n, v in own.items() if type(v) is torch.Tensor and v.dtype == narrow]
-        for name in kept:
-            own[name] = own[name].to(torch.float32)
+    def _widen(self, module: Any) -> None:
+        """Turn what the model keeps of a call into float32: a script may read `model.loss`.
 
+        What is in containers stays, since the script may hold these, and so does what was narrow
+        before the first call.
+        """
+        for key, state in self._kept_by(module).items():
+            if key not in self._own[id(module)]:
+                state[key[1]] = state[key[1]].float()
 
-def _scaled_call(
-    scaling: LossScaling, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any
-) -> Any:
-    """Make a root call in float16 if its gradients can be scaled."""
-    import torch
+    def _kept_by(self, module: Any) -> dict[tuple[int, str], dict[str, Any]]:
+        """Return where a model keeps narrow tensors: for part and name, the part's attributes."""
+        import torch
 
-    if scaling.admits(module):
-        return _call(torch.float16, module, call, args, kwargs)
-    return call(args, kwargs)
+        return {
+            (id(part), name): vars(part)
+            for part in module.modules()
+            for name, value in vars(part).items()
+            if type(value) is torch.Tensor and value.dtype == self._narrow
+        }
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
     """Put every root call with gradients under autocast; scale its losses for float16."""
     import torch
 
+    narrowed = _Autocast(getattr(torch, setting))
+    met = training.on_root(narrowed.meet)
     if setting != "float16":
-        return training.on_call(partial(_call, getattr(torch, setting)))
+        return undo_all([training.on_call(narrowed.call), met])
     scaling = scaling_for(training)
+
+    def scaled(module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        if scaling.admits(module):
+            return narrowed.call(module, call, args, kwargs)
+        return call(args, kwargs)
+
     undos = scaling.attach(training)
-    return undo_all([training.on_call(partial(_scaled_call, scaling)), *undos])
+    return undo_all([training.on_call(scaled), met, *undos])
 
 
 def snippet(setting: str) -> str:

@@ -83,7 +83,8 @@ def _free(group: dict[str, Any]) -> bool:
     import torch
 
     options = ("foreach", "fused", "differentiable", "capturable", "nesterov")
-    is_tensor = any(isinstance(value, torch.Tensor) for value in group.values())  # lr, betas
+    values = [one for v in group.values() for one in (v if type(v) is tuple else (v,))]  # betas
+    is_tensor = any(isinstance(value, torch.Tensor) for value in values)
     return "foreach" in group and not is_tensor and not any(map(group.get, options))
 
 

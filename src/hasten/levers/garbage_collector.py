@@ -8,7 +8,7 @@ Hurts: memory, where the script makes cycles of objects that hold tensors: they 
 Maths: exact. No tensor changes; objects in cycles only live longer. A script that looks for
     objects or collects them by hand (`gc.get_objects`, `gc.collect()`) reaches the frozen ones,
     too, and is told its own settings. A script that could tell when an object is collected
-    (`__del__`, `weakref`, `gc.get_stats`) keeps its collector.
+    (`__del__`, `weakref`, `print(gc.collect())`) keeps its collector.
 Source: https://docs.python.org/3/library/gc.html#gc.freeze
 """
 
@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import atexit
 import gc
+from dis import get_instructions
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import STEP, Lever, at_least, unless
 from hasten.records import Effect, Scope
-from hasten.root_calls.own_code import mention
+from hasten.root_calls.own_code import find_word, mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
     from hasten.lever import ScriptContext, Training
 
@@ -103,7 +106,7 @@ class _Tuned:
         self._own = self._raised = gc.get_threshold()
         if _set_by_the_script(gc.isenabled(), self._own[0], gc.get_freeze_count()):
             return
-        if where := mention(_TELLING, functions=_IMPORTED):
+        if where := mention(_TELLING, functions=_IMPORTED) or find_word(_counts):
             self._training.excuse(RuntimeError(f"the collector stays as it is: {where}"))
             return
         gc.collect()  # what is garbage now would stay for ever
@@ -146,6 +149,20 @@ class _Tuned:
             gc.unfreeze()
         if self._own and gc.get_threshold() == self._raised:
             gc.set_threshold(*self._own)
+
+
+def _counts(code: CodeType) -> str:
+    """Return `gc.collect()` where code uses the number that it returns, else nothing."""
+    if "collect" not in code.co_names:
+        return ""
+    is_asked = False
+    for one, following in pairwise(get_instructions(code)):
+        is_asked = is_asked or (one.argval == "gc" and following.argval == "collect")
+        if is_asked and one.opname.startswith("CALL"):
+            if following.opname != "POP_TOP":
+                return "gc.collect()"
+            is_asked = False
+    return ""
 
 
 def _thaw() -> None:
