@@ -1311,3 +1311,130 @@ def build():
 )
 def test_a_call_that_is_running_gives_its_result_a_name(said, first, later, found) -> None:
     assert said(f"{HEAD}{RETURNED}{first}\n{later}\n")[0].startswith(found)
+
+
+CONFIG = """\
+import torch
+cfg = {"scale": 1.0}
+ROWS = [1.0, 2.0] * 6
+LEVEL = torch.ones(1)
+class Config:
+    params = {"scale": 1.0}
+"""
+DATA = """\
+from torch.utils.data import Dataset
+import config
+from config import Config, cfg
+class Rows(Dataset):
+    def __len__(self):
+        return 12
+    def __getitem__(self, i):
+        scale = cfg["scale"] * Config.params["scale"] * config.LEVEL.item()
+        return scale * config.ROWS[i]
+"""
+TRAINED_ELSEWHERE = """\
+import random
+import torch
+from torch.utils.data import DataLoader
+import config, data
+from hasten.loader.proof.prove import prove
+
+loader = DataLoader(data.Rows(), batch_size=4)
+for epoch in range(2):
+    proof = prove(loader)
+    print("whole" if proof.is_whole else f"{proof.gaps[0].reason.name} {proof.message}")
+    for batch in loader:
+        BODY
+"""
+SET_IN_A_MODULE = (
+    "config.cfg['scale'] = 0.5", "config.cfg.update(scale=0.5)", "config.LEVEL.fill_(0.5)",
+    "random.shuffle(config.ROWS)", "config.Config.params['scale'] = 0.5",
+    "config.Config.params.get('sub', config.cfg)['scale'] = 0.5",
+)  # fmt: skip
+LOOKED_AT = (
+    "print(config.cfg['scale'], len(config.ROWS), config.Config.params)",
+    "torch.save({'config': config.cfg, 'epoch': epoch}, '/dev/null')",
+    "print({value: key for key, value in config.cfg.items()}, config.cfg.get('scale'))",
+    "weights = torch.tensor(config.ROWS); weights.mul_(2)",
+    "batch = torch.nn.functional.relu_(batch.mul_(2))",
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_whole"),
+    [*((body, False) for body in SET_IN_A_MODULE), *((body, True) for body in LOOKED_AT)],
+)
+def test_tables_of_modules_are_written_through_the_name_of_the_module(
+    said, tmp_path, body, is_whole
+) -> None:
+    (tmp_path / "config.py").write_text(CONFIG)
+    (tmp_path / "data.py").write_text(DATA)
+    found = said(TRAINED_ELSEWHERE.replace("BODY", body))
+    assert found == ["whole", "whole"] if is_whole else found[0].startswith("OWNED")
+
+
+def test_code_of_a_module_that_no_table_knows_counts(said, tmp_path) -> None:
+    (tmp_path / "plans.py").write_text("def harder(data): data.gain = 2.0\n")
+    load = (
+        "import importlib.util as util\n"
+        "spec = util.spec_from_file_location('plans', 'plans.py')\n"
+        "plans = util.module_from_spec(spec)\nspec.loader.exec_module(plans)\n"
+    )
+    text = HEAD + load + LOOP.format(body="plans.harder(rows)")
+    assert said(text)[0].startswith("UNWRITTEN")
+
+
+OBJECTS = """\
+from dataclasses import dataclass
+class Record:
+    weight = 1.0
+@dataclass
+class Some(Dataset):
+    epoch: int = 0
+    def __post_init__(self):
+        self.records = [Record() for _ in range(12)]
+        self.gain = 1 / (1 + self.epoch)
+    def __len__(self):
+        return 12
+    def __getitem__(self, i):
+        return self.gain * self.records[i].weight
+rows, easy = Some(), set()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("for one in set(rows.records) - easy: one.weight = 2.0", "UNWRITTEN"),
+        ("rows.epoch = epoch; rows.__post_init__()", "UNWRITTEN"),
+        ("print(len(rows.records) - len(easy))", "whole"),
+    ],
+)
+def test_parts_of_a_set_are_what_they_are_and_an_object_may_be_made_anew(
+    said, body, reason
+) -> None:
+    assert said(HEAD + OBJECTS + LOOP.format(body=body))[0].startswith(reason)
+
+
+PICTURES = """\
+import os
+import pandas as pd
+from PIL import Image
+class Pictures(Dataset):
+    def __init__(self):
+        self.table = pd.DataFrame({"file": [f"{i}.png" for i in range(12)], "label": range(12)})
+    def __len__(self):
+        return 12
+    def __getitem__(self, i):
+        with Image.open(os.path.join("pictures", self.table.iloc[i, 0])) as file:
+            pixels = torch.from_numpy(np.array(file)).float().div_(255.0)
+        return pixels, torch.tensor(self.table.loc[i, "label"])
+rows = Pictures()
+loader = DataLoader(rows, batch_size=4)
+told(loader)
+print(rows.table["label"].value_counts())
+"""
+
+
+def test_pictures_whose_names_stand_in_a_table_are_proved(said) -> None:
+    assert said(HEAD + PICTURES) == ["whole"]

@@ -123,7 +123,8 @@ def _each(body: Frame, objects: tuple[Any, ...], key: Any, node: ast.AST | None)
 
 
 def _summed(body: Frame, parts: Sequence[Any]) -> Value:
-    if len(parts) > 1 and set(map(type, parts)) <= _SCALARS:
+    kinds = set(map(type, parts))
+    if len(parts) > 1 and kinds <= _SCALARS and kinds != {type(None)}:
         return new(flat=True)
     return body.reads.load(*parts) if parts else unknown()
 

@@ -290,11 +290,7 @@ def names_of(
         TooLarge: there is too much to look through.
     """
     graph = _Graph()
-    spaces = [dict(vars(module)) for module in modules]
-    spaces += [variables_of(frame) for frame in frames]
-    for space in spaces:
-        for name, value in space.items():
-            graph.add(0, name, value, variable=True)
+    spaces = _add_variables(graph, frames, modules)
     _add_from_heap(graph, heap)
     graph.grow()
     written = set(reads.content) | sharing(list(_all_arrays(reads.content.values())), graph.arrays)
@@ -353,6 +349,24 @@ def _by_kind(spaces: Iterable[dict[str, Any]], kind: type) -> tuple[set[str], se
             if isinstance(value, (ModuleType, type)):
                 shared.add(name)
     return loaders, others, shared
+
+
+def _add_variables(
+    graph: _Graph, frames: Iterable[FrameType], modules: Iterable[ModuleType]
+) -> list[dict[str, Any]]:
+    """Add the variables of frames and modules, and return them.
+
+    To code that has imported a module they are its attributes.
+    """
+    spaces = {id(module): dict(vars(module)) for module in modules}
+    for module in modules:
+        for name, value in spaces[id(module)].items() if module.__name__ != "__main__" else ():
+            graph.add(id(module), name, value)
+    found = [*spaces.values(), *(variables_of(frame) for frame in frames)]
+    for space in found:
+        for name, value in space.items():
+            graph.add(0, name, value, variable=True)
+    return found
 
 
 def _add_from_heap(graph: _Graph, heap: Heap) -> None:

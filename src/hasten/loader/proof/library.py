@@ -289,7 +289,8 @@ COPYING_METHODS = words(
     "upper encode decode to_numpy_ stack index_select masked_fill gather scatter "
     "new_tensor new_zeros new_ones new_full histogram getbbox getextrema entropy size "
     "numel nelement dim read_text read_bytes abs add sub mul div pow exp log sqrt clamp clip "
-    "repeat tile roll crop count index find startswith endswith strip"
+    "repeat tile roll crop count index find startswith endswith strip value_counts nunique "
+    "describe"
 )
 WRITING_METHODS = words(
     "append extend insert remove pop popleft appendleft clear sort reverse update setdefault "
@@ -375,8 +376,8 @@ def copies(module: str, name: str) -> bool:
 
 
 def is_figure(module: str, name: str) -> bool:
-    """Return whether a builtin gives a number or a text."""
-    return module == "builtins" and name in _FIGURES
+    """Return whether a function gives numbers or texts, whatever it is given."""
+    return (module == "builtins" and name in _FIGURES) or module in ("posixpath", "ntpath")
 
 
 def is_flat(name: str) -> bool:

@@ -107,7 +107,7 @@ def level(scope: CodeScope, node: ast.AST | None) -> int:
         return follow(scope, node)
     if isinstance(node, _FIGURING) or node is None:
         return FAR
-    if isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.Add, ast.Mult, ast.BitOr)):
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, _KEEPING_PARTS):
         return FAR
     return HOLDS if any(level(scope, one) for one in _children(node)) else FAR
 
@@ -211,6 +211,8 @@ _FINDING: dict[type, set[str]] = {
     ast.Attribute: {"__getattr__", "__getattribute__"}, ast.Subscript: {"__getitem__"},
     ast.Call: {"__call__", "__iter__", "__next__", "__enter__"},
 }  # fmt: skip
+_KEEPING_PARTS = (ast.Add, ast.Sub, ast.Mult, ast.BitOr, ast.BitAnd, ast.BitXor)
+"""Operators of lists and sets, whose result has the members of the operands."""
 _FIGURING = (ast.JoinedStr, ast.Compare, ast.Constant, ast.UnaryOp)
 _FOLLOWED: dict[type, Callable[[CodeScope, Any], int]] = {
     ast.Attribute: _of_attribute, ast.Call: _of_call,

@@ -209,7 +209,7 @@ def boolean(body: Frame, node: Any) -> Value:
 
 
 def unary(body: Frame, node: Any) -> Value:
-    """Follow `not value`, `-value` and `~value`."""
+    """Follow `not value`, `-value`, `~value` and `+value`, which may be the value itself."""
     operand = body.value(node.operand)
     if isinstance(node.op, ast.Not):
         known = tested(body, operand, node)
@@ -220,4 +220,6 @@ def unary(body: Frame, node: Any) -> Value:
     one = operand.only
     if isinstance(node.op, ast.USub) and type(one) in (int, float):
         return live(-one)
+    if isinstance(node.op, ast.UAdd):
+        return derived(operand, flat=operand.flat)
     return new(flat=True) if operand.flat else derived(operand)

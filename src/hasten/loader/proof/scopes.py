@@ -202,8 +202,13 @@ class VariableScope:
         return False
 
     def is_module(self, node: ast.AST) -> bool:
-        """Return whether an expression is a module, or an attribute reached through one."""
+        """Return whether an expression is a module, or an attribute reached through one.
+
+        A table of a module that items read is none.
+        """
         while isinstance(node, ast.Attribute):
+            if node.attr in self.names.attributes:
+                return False
             node = node.value
         return isinstance(node, ast.Name) and node.id in self.names.modules - self._own
 

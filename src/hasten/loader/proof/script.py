@@ -119,6 +119,7 @@ def code_of(
     """
     paths = {frame.f_code.co_filename for frame in frames}
     paths |= {path for module in modules if (path := getattr(module, "__file__", None))}
+    paths |= {path for place in alive if (path := place.rpartition(":")[0])}  # in no module's table
     trees = {path: tree for path in paths if (tree := tree_of_file(path)) is not None}
     running = [_rest_of(frame) for frame in frames]
     known = [unit for tree in trees.values() for unit in _functions(tree)]

@@ -42,6 +42,12 @@ _READERS = {
     "float", "unique", "bincount", "mean", "std", "id", "hash", "any", "all", "Counter", "range",
     "shape",
 }  # fmt: skip
+_VIEWS = {"items", "keys", "values"}
+_WRITING_OUT = {
+    ("torch", "save"), ("torch", "tensor"), ("json", "dump"), ("json", "dumps"), ("np", "array"),
+    ("numpy", "array"), ("np", "save"), ("numpy", "save"), ("pickle", "dump"), ("pickle", "dumps"),
+    ("yaml", "dump"), ("joblib", "dump"),
+}  # fmt: skip
 _FLAT_READERS = {"list", "set", "tuple", "sorted", "dict", "enumerate", "zip", "frozenset"}
 
 
@@ -269,7 +275,7 @@ class Writes:
         if any(one.arg == "inplace" for one in node.keywords) and scope.is_near(node.func):
             what = "the script works in place on what items may read"
             self._gap(ProofReason.OWNED, what, unit, node)
-        again = name == "__init__" and owner is not None and unit.name != "__init__"
+        again = name in BUILDING and owner is not None and unit.name not in BUILDING
         if again and any(map(scope.is_near, [node.func, *node.args])):
             self._gap(ProofReason.UNWRITTEN, "the script makes an object anew", unit, node)
 
@@ -368,14 +374,15 @@ def _is_looked_at(
     """
     parent = parents.get(id(node))
     if isinstance(parent, ast.Attribute):
-        if parent.attr in FIGURES:
-            return isinstance(parent.ctx, ast.Load)
-        return whole and _is_called(parent, parents) and parent.attr in library.COPYING_METHODS
+        return _is_only_asked(parent, parents, flat=flat, whole=whole)
     if isinstance(parent, ast.Call) and parent.func is not node:
         name = called(parent)
-        return name in _READERS or (flat and name in _FLAT_READERS)
+        is_copied = (flat or whole) and _is_written_out(parent)
+        return name in _READERS or is_copied or (flat and name in _FLAT_READERS)
+    call = parents.get(id(parent))
+    if (flat or whole) and isinstance(parent, (ast.Dict, ast.List, ast.Tuple)):
+        return isinstance(call, ast.Call) and _is_written_out(call)
     if isinstance(parent, ast.keyword) and parent.arg is None:  # "{name}".format(**vars)
-        call = parents.get(id(parent))
         return isinstance(call, ast.Call) and called(call) == "format"
     if isinstance(parent, ast.Subscript) and parent.value is node:
         if not isinstance(parent.ctx, ast.Load):
@@ -384,6 +391,26 @@ def _is_looked_at(
     if isinstance(parent, (ast.For, ast.comprehension)) and parent.iter is node:
         return flat
     return _is_test(node, parent) or (whole and isinstance(parent, ast.BinOp))
+
+
+def _is_only_asked(
+    node: ast.Attribute, parents: Mapping[int, ast.AST], *, flat: bool, whole: bool
+) -> bool:
+    """Return whether an attribute of what items read only tells something about it."""
+    if node.attr in FIGURES:
+        return isinstance(node.ctx, ast.Load)
+    if not _is_called(node, parents):
+        return False
+    if flat and node.attr in _VIEWS:
+        return _is_looked_at(parents[id(node)], parents, flat=True, whole=whole)
+    return (flat and node.attr == "get") or (whole and node.attr in library.COPYING_METHODS)
+
+
+def _is_written_out(call: ast.Call) -> bool:
+    """Return whether a call writes what it is given to a file, or copies it."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    is_whole = all(one.arg != "copy" for one in call.keywords)
+    return is_whole and isinstance(owner, ast.Name) and (owner.id, called(call)) in _WRITING_OUT
 
 
 def _is_test(node: ast.AST, parent: ast.AST | None) -> bool:
