@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,12 @@ def python(code, plan=None, *, mode=Mode.RUN, cwd=None, path="", **details):
         [sys.executable, "-c", code], env=env, cwd=cwd, capture_output=True, text=True,
         timeout=60, check=False,
     )  # fmt: skip
+
+
+@cache
+def plainly(code):
+    """Run code without hasten, once for all tests."""
+    return python(code)
 
 
 @pytest.fixture
@@ -230,7 +237,7 @@ def test_a_sitecustomize_that_raises_does_not_keep_us_out(tmp_path) -> None:
 
 @pytest.mark.child
 def test_an_empty_plan_gives_the_output_of_plain_python() -> None:
-    own, plain = python(TRAINING, Plan()), python(TRAINING)
+    own, plain = python(TRAINING, Plan()), plainly(TRAINING)
     assert plain.returncode == 0
     assert (own.stdout, own.stderr, own.returncode) == (plain.stdout, plain.stderr, 0)
 
@@ -254,7 +261,7 @@ def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -
         "hasten: left out fused_optimizer=True: later",
     ]
     assert done.returncode == 0
-    assert done.stdout == python(TRAINING).stdout
+    assert done.stdout == plainly(TRAINING).stdout
 
 
 UNFIT = """
@@ -331,7 +338,7 @@ def test_a_real_run_goes_on_under_plain_torch_where_ours_does_not_fit_it(lacks) 
     plan = Plan().with_lever("intra_op_threads", 3).with_lever("fused_optimizer", True)
     broken = BROKEN.format(lacks=lacks)
     done = python(broken + OURS + TRAINING, plan, envelope=asdict(LossEnvelope(moves=(0.1,))))
-    plain = python(OURS + TRAINING)
+    plain = plainly(OURS + TRAINING)
     assert plain.returncode == 0, plain.stderr
     assert (done.stdout, done.returncode) == (plain.stdout, 0), done.stderr
     assert done.stderr.startswith("hasten: left out the plan: ")
@@ -444,6 +451,20 @@ def test_a_helper_that_starts_after_the_trainer_was_found_is_left_alone(tmp_path
 
 
 @pytest.mark.child
+@pytest.mark.parametrize(
+    ("tracker", "begin", "mode"), [("wandb", "init", "disabled"), ("neptune", "init_run", "debug")]
+)
+def test_a_trial_begins_no_run_of_a_tracker_whatever_the_script_asks_for(
+    tmp_path, tracker, begin, mode
+) -> None:
+    (tmp_path / f"{tracker}.py").write_text(f"def {begin}(project=None, mode=None): print(mode)\n")
+    code = f"import {tracker}\n{tracker}.{begin}(project='p', mode='online')\n"
+    trial = python(code, Plan(), mode=Mode.TRIAL, path=str(tmp_path), socket=str(tmp_path / "gone"))
+    assert (trial.stdout, trial.stderr) == (f"{mode}\n", "")
+    assert python(code, Plan(), path=str(tmp_path)).stdout == "online\n"
+
+
+@pytest.mark.child
 def test_a_process_beside_the_one_that_is_followed_goes_on_by_itself(tmp_path) -> None:
     listener = Listener(tmp_path / "s")
     with ThreadPoolExecutor(1) as pool:
@@ -453,7 +474,7 @@ def test_a_process_beside_the_one_that_is_followed_goes_on_by_itself(tmp_path) -
         listener.close()
         done = two.result()
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == python(TRAINING).stdout
+    assert done.stdout == plainly(TRAINING).stdout
 
 
 @pytest.mark.child

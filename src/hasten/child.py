@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from hasten import protocol
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from hasten.protocol import Answer, Command, PlanOrder
 
 
+_TRACKERS = {"wandb": ("init", "disabled"), "neptune": ("init_run", "debug")}
+"""The function by which each begins a run, and the mode that records nothing."""
 _ON_ITS_OWN = protocol.RunTurns(turns=(protocol.Turn(0, 0, protocol.ENDLESS_COUNT, False),))
 """What a process does that the parent does not follow."""
 
@@ -185,6 +187,8 @@ def prepare(text: str) -> None:
         _pin(order.seed)  # two trials compute the same
         after_import("torch", own_port.replace_ports)
         after_import("mlflow", _stay_local)
+        for tracker, (name, mode) in _TRACKERS.items():
+            after_import(tracker, partial(_switch_off, tracker, name, mode))
         _refuse_questions()
     attach = {Mode.RUN: _run, Mode.TRIAL: _trial, Mode.VERIFY: _verify}
     after_import("torch", lambda: attach[order.mode](order))
@@ -203,8 +207,22 @@ def _stay_inside() -> None:
 
 def _stay_local() -> None:
     """Let MLflow keep to the folder that its variables name, wherever the script wants to log."""
-    for name in ("set_tracking_uri", "set_registry_uri"):
-        setattr(sys.modules["mlflow"], name, lambda *args, **kwargs: None)
+    for module in ("mlflow", "mlflow.tracking"):
+        for name in ("set_tracking_uri", "set_registry_uri"):
+            if module in sys.modules:
+                setattr(sys.modules[module], name, lambda *args, **kwargs: None)
+
+
+def _switch_off(tracker: str, name: str, mode: str) -> None:
+    """Let a tracker begin no run of its own, whatever mode the script asks it for."""
+    begin = getattr(sys.modules[tracker], name, None)
+    if begin is not None:
+
+        @wraps(begin)
+        def begin_off(*args: Any, **kwargs: Any) -> Any:
+            return begin(*args, **{**kwargs, "mode": mode})
+
+        setattr(sys.modules[tracker], name, begin_off)
 
 
 def _redirect(scratch: str) -> None:
@@ -305,12 +323,15 @@ def _tell(said: str) -> None:
 def _guard(watch: Any, applied: AppliedLevers, envelope: Mapping[str, Any]) -> None:
     """Watch the losses of a real run; undo the levers if they go astray."""
     from hasten.instrument import loss_guard
+    from hasten.rank import own_rank
     from hasten.records import LossEnvelope
 
     watch.install()  # Dynamo leaves alone what is imported by now
 
     def astray(step_count: int, wrong: str) -> None:
-        _tell(loss_guard.astray_said(step_count, wrong, *applied.undo()))
+        # One rank alone must not compute otherwise than the others.
+        done, stay = applied.undo() if own_rank().total_count == 1 else ([], [])
+        _tell(loss_guard.astray_said(step_count, wrong, done, stay))
 
     def slow(step_s: float, usual_s: float) -> None:
         _tell(loss_guard.slow_said(step_s, usual_s))

@@ -186,7 +186,17 @@ def test_names_the_step_at_which_a_loss_is_no_number() -> None:
         supervised, 1, known, spoil=lambda step, loss: loss * (math.nan if step == 11 else 1.0)
     )
     assert step == 12
-    assert "nan" in wrong
+    assert wrong == "the loss is nan, and without levers it was finite"
+
+
+@pytest.mark.parametrize(
+    ("spoilt_at", "wrong"),
+    [(11, "the loss is nan; it was last known good at step 11"), (0, "the loss is nan")],
+)
+def test_what_was_recorded_of_other_arguments_says_nothing_of_a_loss(spoilt_at, wrong) -> None:
+    known = envelope(record(supervised, 1000)).only_what_is_sure()
+    spoil = lambda step, loss: loss * (math.nan if step == spoilt_at else 1.0)  # noqa: E731
+    assert said(supervised, 1, known, spoil=spoil) == (spoilt_at + 1, wrong)
 
 
 def test_the_losses_of_other_ranks_than_the_first_are_not_known(monkeypatch) -> None:

@@ -1,6 +1,7 @@
 """Records that look like a real tuning."""
 
 import random
+import sys
 from dataclasses import replace
 from math import exp
 
@@ -63,7 +64,7 @@ def machine():
 @pytest.fixture
 def workload(tmp_path):
     argv = ("train.py", "--epochs", "3", "--name", "my run [a]")
-    return Workload(entry=Entry.SCRIPT, argv=argv, cwd=str(tmp_path), python="/usr/bin/python3")
+    return Workload(entry=Entry.SCRIPT, argv=argv, cwd=str(tmp_path), python=sys.executable)
 
 
 @pytest.fixture

@@ -486,6 +486,44 @@ def test_an_edited_script_is_told_and_its_losses_are_not_compared(
     assert plan_file.differences(saved, machine, here) == ()
 
 
+@pytest.mark.parametrize("words", [("config/small.py",), ("--config=config/small.py",)])
+def test_edited_settings_are_told_as_an_edited_script_is(path, tuning, machine, words) -> None:
+    script, config = path.with_name("train.py"), path.with_name("config") / "small.py"
+    config.parent.mkdir()
+    for file in (script, config):
+        file.write_text("lr = 0.1\n")
+    here = replace(tuning.workload, cwd=str(path.parent), argv=("train.py", *words))
+    known = replace(tuning, envelope=ENVELOPE, workload=here)
+    plan_file.write_plan(path, known, snippets={}, today=TODAY)
+    saved = plan_file.read_plan(path)
+    assert plan_file.fitting_envelope(saved, machine, here) == ENVELOPE
+    config.write_text("lr = 0.2\n")
+    (found,) = plan_file.differences(saved, machine, here)
+    assert found.message == "train.py, or small.py, has changed since it was tuned."
+    assert plan_file.fitting_envelope(saved, machine, here) == ENVELOPE.only_what_is_sure()
+
+
+def test_another_gpu_is_told_where_the_model_is_on_one(path, tuning, machine, workload) -> None:
+    one, other = (replace(machine, gpu=name) for name in ("NVIDIA A100", "Tesla T4"))
+    for device, count in (("cuda", 1), ("cpu", 0)):
+        traits = replace(tuning.traits, model=replace(tuning.traits.model, device=device))
+        known = replace(tuning, machine=one, traits=traits, envelope=ENVELOPE)
+        plan_file.write_plan(path, known, snippets={}, today=TODAY)
+        saved = plan_file.read_plan(path)
+        found = plan_file.differences(saved, other, workload)
+        assert ["'NVIDIA A100', and this is 'Tesla T4'" in one.message for one in found] == (
+            [True] * count
+        )
+        fits = plan_file.fitting_envelope(saved, other, workload)
+        assert (fits.step_s is None) is bool(count)
+
+
+def test_a_python_of_hasten_s_own_is_not_that_of_the_script(path, tuning, machine, workload):
+    known = replace(tuning, workload=replace(workload, python="/opt/other/bin/python"))
+    plan_file.write_plan(path, known, snippets={}, today=TODAY)
+    assert "python" not in plan_file.read_plan(path).machine
+
+
 def test_a_plan_that_cannot_be_written_to_its_end_leaves_the_old_one(path, tuning, monkeypatch):
     plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
     before = path.read_bytes()

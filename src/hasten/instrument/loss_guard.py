@@ -105,10 +105,11 @@ class Guard:
                 break
             self._looked_count += 1
             if not math.isfinite(value):
-                if step < STEP_COUNT:
-                    return step + 1, f"the loss is {value}, and without levers it was finite"
                 good = self._good_count
-                return step + 1, f"the loss is {value}; it was last known good at step {good}"
+                if step < WINDOW_COUNT * len(self._envelope.losses):
+                    return step + 1, f"the loss is {value}, and without levers it was finite"
+                known = f"; it was last known good at step {good}" if good else ""
+                return step + 1, f"the loss is {value}{known}"
             self._good_count = step + 1
             if step < STEP_COUNT:
                 self._start_size = max(self._start_size, abs(value))

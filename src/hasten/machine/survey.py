@@ -71,6 +71,7 @@ def read(
         pressure=read_pressure(root, thread_count=cpu.thread_count),
         torch=probe() if probe else None,
         device_files=tuple(sorted(str(path) for path in _device_files(root))),
+        gpu=_gpu(root),
         system=_system(root, real=real),
         python_version=platform.python_version(),
     )
@@ -87,6 +88,14 @@ def _device_files(root: Path) -> Iterator[Path]:
     gpus = tuple((root / "dev").glob("nvidia[0-9]*"))
     others = (root / "dev/kfd", *(() if gpus else (root / caveats.NVIDIA_DRIVER_FILE,)))
     yield from (*gpus, *(path for path in others if path.exists()))
+
+
+def _gpu(root: Path) -> str:
+    """Return the model of the first NVIDIA GPU, as its driver tells without being started."""
+    told = (text(file) for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")))
+    lines = (line for each in told if each for line in each.splitlines())
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("Model:"))
+    return next(models, "")
 
 
 def _system(root: Path, *, real: bool) -> str:

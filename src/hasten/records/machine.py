@@ -138,6 +138,7 @@ class Machine:
     pressure: Pressure = field(default_factory=Pressure)
     torch: Torch | None = None
     device_files: tuple[str, ...] = ()
+    gpu: str = ""
     system: str = ""
     python_version: str = ""
     caveats: tuple[Caveat, ...] = ()

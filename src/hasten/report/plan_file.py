@@ -13,6 +13,7 @@ import hashlib
 import os
 import reprlib  # values in a file may be long
 import shlex
+import sys
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _HASH_COUNT = 16  # of its digits
+_SETTINGS = (".py", ".yaml", ".yml", ".toml")
 REDO = "Run `hasten tune` again to write a new one."
 _WRITE_OVER = "Choose another --plan, or add --force to write over it."
 
@@ -151,7 +153,7 @@ def place_for(path: Path, tuning: Tuning) -> Path:
     that does not give its state, such as one written by hand. So does an empty plan, where levers
     were left untried.
     """
-    is_empty = tuning.is_partial and not tuning.plan.settings
+    is_empty = tuning.is_partial and tuning.finds_nothing
     if not (tuning.undecided or is_empty) or not path.is_file():
         return path
     try:
@@ -238,7 +240,8 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
     ]
     found += _command_differences(saved, _spelt(workload))
     if not any(one.refuses for one in found) and _is_edited(saved, workload):
-        message = f"{shown(_trained(_spelt(workload)))} has changed since it was tuned."
+        named = f", or {shown(files[1].name)}," if len(files := _files(workload)) > 1 else ""
+        message = f"{shown(_trained(_spelt(workload)))}{named} has changed since it was tuned."
         found.append(Difference(message=message, refuses=False))
     if saved.plan.settings:
         return tuple(found)
@@ -259,11 +262,13 @@ def fitting_envelope(saved: SavedPlan, machine: Machine, workload: Workload) -> 
         return envelope.only_what_is_sure()
     here = fingerprint(machine)
     same = all(saved.machine.get(key) == here.get(key) for key in ("cpu", "cores"))
+    same = same and saved.machine.get("gpu") in (None, here.get("gpu"))
     return envelope if same else replace(envelope, step_s=None)
 
 
 _SENTENCES = {
     "cpu": "The plan was tuned on {saved!r}, and this is {here!r}.",
+    "gpu": "The plan was tuned on a GPU {saved!r}, and this is {here!r}.",
     "cores": "The plan was tuned for {saved} cores, and this job may use {here}.",
     "torch": "The plan was tuned with torch {saved}, and this is {here}.",
     "python": "The plan was tuned with Python {saved}, and this is {here}.",
@@ -321,19 +326,27 @@ def _compared(saved: SavedPlan, tuned: Workload, workload: Workload) -> tuple[st
 
 
 def _script_hash(workload: Workload) -> str | None:
-    """Return a hash of the first Python file that a command names; None if it names none.
+    """Return a hash of the script and the settings that a command names; None if it names none."""
+    digest, is_known = hashlib.sha256(), False
+    for place in _files(workload):
+        with suppress(OSError):
+            digest.update(place.read_bytes())
+            is_known = True
+    return digest.hexdigest()[:_HASH_COUNT] if is_known else None
+
+
+def _files(workload: Workload) -> list[Path]:
+    """Return the script or module that a command names, and the files with settings.
 
     A notebook's file changes whenever it is saved.
     """
-    folder = Path(workload.cwd)
-    places = [folder / word for word in workload.argv if word.endswith(".py")]
+    folder, words = Path(workload.cwd), workload.argv
+    places = []
     if workload.entry is Entry.MODULE:
-        module = folder.joinpath(*workload.argv[0].split("."))
-        places = [module.with_suffix(".py"), module / "__main__.py"]
-    for place in filter(Path.is_file, places):
-        with suppress(OSError):
-            return hashlib.sha256(place.read_bytes()).hexdigest()[:_HASH_COUNT]
-    return None
+        module = folder.joinpath(*words[0].split("."))
+        places, words = [module.with_suffix(".py"), module / "__main__.py"], words[1:]
+    places += [folder / word.rpartition("=")[2] for word in words if word.endswith(_SETTINGS)]
+    return list(filter(Path.is_file, places))
 
 
 def _trained(workload: Workload, *, whole: bool = False) -> str:
@@ -557,6 +570,7 @@ def fingerprint(machine: Machine) -> dict[str, Any]:
     """Return the facts that a plan depends on, as far as they are known."""
     known = {
         "cpu": machine.cpu.model,
+        "gpu": machine.gpu or None,
         "cores": machine.budget.core_count,
         "torch": machine.torch.version if machine.torch else None,
         "python": machine.python_version or None,
@@ -587,12 +601,15 @@ def machine_table(tuning: Tuning) -> Table:
         "torch release or script differs, unless you pass --force.",
     ]
     known, torch = fingerprint(tuning.machine), tuning.traits.torch
-    if tuning.workload.entry is Entry.COMMAND:
+    if tuning.traits.model.device in (None, "cpu"):
+        known.pop("gpu", None)
+    if tuning.workload.entry is Entry.COMMAND or tuning.workload.python != sys.executable:
         known.pop("python", None)  # this is hasten's own
-        if torch and not alike("torch", known.get("torch", torch), torch):
-            comments.append(f"It trained with torch {torch}; a run is not asked which it has.")
-            del known["torch"]
-            torch = ""
+    is_other = bool(torch) and not alike("torch", known.get("torch", torch), torch)
+    if tuning.workload.entry is Entry.COMMAND and is_other:
+        comments.append(f"It trained with torch {torch}; a run is not asked which it has.")
+        del known["torch"]
+        torch = ""
     for comment in comments:
         table.add(tomlkit.comment(comment))
     for name, value in (known | ({"torch": torch} if torch else {})).items():
