@@ -218,6 +218,7 @@ def test_every_option_arrives(session):
 
 MISSING = "Traceback (most recent call last):\n  File 'x'\nModuleNotFoundError: No module named "
 HIDDEN = "AttributeError: module 'selectors' has no attribute 'SelectSelector'"
+BESIDE = "usage: train.py [--budget BUDGET]\ntrain.py: error: unrecognized arguments: --lr 3"
 NOT_TAKEN = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --budget 9"
 
 
@@ -231,6 +232,7 @@ NOT_TAKEN = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --bu
         (HIDDEN.replace("selectors", "socket"), (), 3, "Make it run under plain python first."),
         (NOT_TAKEN, ("--budget", "9"), 2, "--budget comes after the script"),
         (NOT_TAKEN, ("--budgets", "9"), 3, "Make it run under plain python first."),
+        (BESIDE, ("--budget", "9", "--lr", "3"), 3, "Note that --budget comes after the script"),
         ("KeyError: 1", ("--numerics=exact",), 3, "Note that --numerics comes after the script"),
         ("no -o in here: too-short", ("-o", "x"), 2, "-o comes after the script"),
         ("KeyError: outcome -output", ("-o", "x"), 3, "Note that -o comes after the script"),
@@ -418,6 +420,9 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         ),
         (["report", "--edits", "--html", "p.html"], "it cannot go with --html."),
         (["report", "--edits", "--json", "a", "--html", "b"], "with --json, --html."),
+        (["report", "--html", "hasten.toml"], "hasten.toml is the plan, or is named for another"),
+        (["tune", "--html", "hasten.toml", "train.py"], "hasten.toml is the plan, or is named"),
+        (["profile", "--json", "a", "--html", "a", "train.py"], "a is the plan, or is named for"),
         (["levers", "x"], "There is no lever called x."),
         (["findings", "x"], "There is no finding called x."),
     ],

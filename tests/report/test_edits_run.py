@@ -93,6 +93,7 @@ def train(tmp_path, workload):
 
 
 @pytest.mark.child
+@pytest.mark.slow
 def test_an_example_with_its_edits_ends_with_the_weights_of_the_plan(train, tmp_path) -> None:
     import torch
 

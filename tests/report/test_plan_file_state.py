@@ -11,6 +11,7 @@ from hasten.errors import UsageError
 from hasten.records import (
     CONTENDED,
     Diagnosis,
+    Effect,
     Entry,
     Finding,
     Interval,
@@ -26,6 +27,8 @@ from hasten.report import plan_file
 from hasten.report.plan_state import State, state_of
 
 TODAY = datetime.date(2026, 1, 2)
+
+EXACT = Proof(effect=Effect.EXACT)
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +152,14 @@ def test_what_was_lost_for_want_of_evidence_does_not_replace_a_confirmed_plan(pa
     assert (plan_file.place_for(path, nothing) != path) is (undecided or untried)
     assert (state_of(nothing) is State.UNPROVED) is undecided
     assert plan_file.place_for(path, replace(tuning, levers=(lost,))) == path
+    only_applied = replace(tuning, applied=tuning.plan, speedup=None, levers=(lost,))
+    assert (plan_file.place_for(path, only_applied) != path) is (undecided or untried)
+
+
+def test_a_plan_of_what_was_set_alone_with_nothing_to_prove_is_no_unproved_one(tuning) -> None:
+    bare = replace(tuning, applied=tuning.plan, speedup=None, levers=(), proof=EXACT)
+    assert state_of(bare) is State.EMPTY
+    assert state_of(replace(bare, out_of_time=True)) is State.UNPROVED
 
 
 @pytest.mark.parametrize("text", ["schema = 1\n[plan]\n", "schema = [", "[project]\n"])

@@ -66,7 +66,9 @@ def _behind(error: ScriptFailed, words: Sequence[str], options: Collection[str])
     if not ours:
         return error
     said = f"{ours} comes after the script, so the script got it"
-    if not re.search(rf"(?<![\w-]){re.escape(ours)}(?![\w-])", error.output):
+    # Usage lines and tracebacks name every option of the script; the last line says what is wrong.
+    last = error.output.strip().rpartition("\n")[2]
+    if not re.search(rf"(?<![\w-]){re.escape(ours)}(?![\w-])", last):
         remedy = f"{error.remedy} Note that {said}."
         return ScriptFailed(error.problem, remedy=remedy, output=error.output)
     remedy = f"Put {ours} before the script if it is meant for hasten."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hasten.cli.arguments import Html, Json, say
-from hasten.errors import HastenError, UsageError
+from hasten.errors import HastenError, UsageError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,6 +26,7 @@ PLAN = Path("hasten.toml")
 
 
 def report(
+    context: typer.Context,
     path: Annotated[
         Path,
         typer.Argument(
@@ -48,10 +49,10 @@ def report(
     from hasten.report import archive
 
     if edits:
-        _refuse_beside_edits(json=json, html=html)
+        _refuse_beside_edits(context, json=json, html=html)
         _print_edits(*archive.recall(path))
         return
-    check_outputs(json, html)
+    check_outputs(json, html, plan=path)
     tuning, plan_path = archive.recall(path)
     print_page(_page(tuning, plan_path, full=full))
     _write_forms(tuning, plan_path, json=json, html=html)
@@ -66,8 +67,10 @@ def _page(tuning: Tuning, plan_path: Path, *, full: bool) -> RenderableType:
     return text.render_tuning(tuning, plan_path=plan_path, snippets=_snippets(tuning))
 
 
-def _refuse_beside_edits(**places: Path | None) -> None:
-    named = [f"--{name}" for name, place in places.items() if place is not None]
+def _refuse_beside_edits(context: typer.Context, **places: Path | None) -> None:
+    """Refuse what was asked for beside a diff; what pyproject.toml asks for is not written."""
+    sources = {name: context.get_parameter_source(name) for name, place in places.items() if place}
+    named = [f"--{name}" for name, one in sources.items() if one and one.name == "COMMANDLINE"]
     if named:
         raise UsageError(
             f"--edits prints only a diff; it cannot go with {', '.join(named)}.",
@@ -196,13 +199,24 @@ def _snippets(tuning: Tuning) -> Mapping[str, str]:
     return {name: by_hand(known[name], s, tuning.traits) for name, s in settings if name in known}
 
 
-def check_outputs(*paths: Path | None) -> None:
-    """Fail at the start, rather than after minutes of work, if a result cannot be written."""
+def check_outputs(*paths: Path | None, plan: Path | None = None) -> None:
+    """Fail at the start, rather than after minutes of work, if a result cannot be written.
+
+    Args:
+        paths: where the results go; None for those that nobody asked for.
+        plan: the plan file, which none of them may replace.
+    """
     from hasten.report.files import check_writable
 
+    known = set() if plan is None else {plan.resolve()}
     for path in paths:
-        if path is not None:
-            check_writable(path)
+        if path is None:
+            continue
+        check_writable(path)
+        if not on_stdout(path) and path.resolve() in known:
+            problem = f"{shown(path)} is the plan, or is named for another output too."
+            raise UsageError(problem, remedy="Choose another file.")
+        known.add(path.resolve())
 
 
 def on_stdout(path: Path | None) -> bool:

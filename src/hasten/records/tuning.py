@@ -189,4 +189,9 @@ class Tuning:
     def undecided(self) -> bool:
         """Whether it is unfinished, or all that was faster is lost for want of evidence."""
         lost = any(row.reason in _WITHOUT_EVIDENCE for row in self.levers)
-        return self.unfinished or (lost and not self.plan.settings)
+        return self.unfinished or (lost and self.finds_nothing)
+
+    @property
+    def finds_nothing(self) -> bool:
+        """Whether the plan has nothing beyond what the user set."""
+        return self.plan == self.applied

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 class State(StrEnum):
     """How far a plan can be relied on, weakest first.
 
-    EMPTY means that nothing was found that helps; the empty plan of a search that was cut off, or
-    that lost what was faster for want of evidence, is UNPROVED.
+    EMPTY means that nothing was found that helps, and nothing was to be proved; the empty plan of
+    a search that was cut off, or that lost what was faster for want of evidence, is UNPROVED.
     """
 
     FAILED = "failed"
@@ -30,7 +30,7 @@ class State(StrEnum):
 
 def state_of(tuning: Tuning) -> State:
     """Return how far the plan of a tuning can be relied on."""
-    if not tuning.plan.settings:
+    if not tuning.plan.settings or (tuning.finds_nothing and not tuning.proof.gates):
         return State.UNPROVED if tuning.undecided else State.EMPTY
     if not tuning.proof.holds:
         return State.FAILED

@@ -136,7 +136,7 @@ def _commands(tuning: Tuning, plan_path: Path) -> list[str]:
     """Return what to type next, the full report last; no script is edited without a figure."""
     report = report_line(tuning.workload, plan_path)
     full = f"{report} --full"
-    if not tuning.plan.settings:
+    if not (tuning.plan.settings and tuning.proof.holds):
         return [full]
     run = continued(command_line("run", tuning.workload, plan_path=plan_path), width=_WIDTH - 2)
     return [run, *([] if tuning.speedup is None else [f"{report} --edits | patch -p1"]), full]

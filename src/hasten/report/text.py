@@ -269,7 +269,7 @@ def _caveats(machine: Machine) -> list[str]:
 
 
 def _use(tuning: Tuning, plan_path: Path, snippets: Mapping[str, str]) -> list[RenderableType]:
-    if not tuning.plan.settings:
+    if not (tuning.plan.settings and tuning.proof.holds):
         return []
     command = command_line("run", tuning.workload, plan_path=plan_path)
     only_applied = _is_only_applied(tuning)

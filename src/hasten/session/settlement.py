@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
@@ -167,6 +167,7 @@ class Settlement:
         own, other = self._options.applied, self._options.with_applied(plan)
         if tuned is not None:
             candidates_s = [pair.candidate_s for pair in seen.pairs]
+            tuned = replace(tuned, sample_count=baseline.sample_count)  # batches may differ in size
             tuned = retimed(tuned, statistics, other, candidates_s)
             before_s = [pair.baseline_s for pair in seen.pairs]
             baseline = retimed(baseline, statistics, own, before_s)

@@ -122,7 +122,7 @@ def _debug_mode(case: Case) -> Finding | None:
     anomaly, profiler = case.traits.anomaly_ratio or 0.0, case.traits.profiler_ratio or 0.0
     on = [f"anomaly detection in {percent(anomaly)} of the backward passes"] if anomaly else []
     if profiler >= _LEFT_ON_RATIO:
-        on.append(f"a profiler in {percent(profiler)} of them")
+        on.append(f"a profiler in {percent(profiler)} of the backward passes")
     if not on:
         return None
     share = _debug_share(case)

@@ -92,10 +92,18 @@ def _few_workers(case: Case) -> Finding | None:
         ),
         remedy=(
             f"Set num_workers={need} and persistent_workers=True in the DataLoader."
-            f"{_GUARD if not count and _starts_anew(case) else ''}"
+            f"{_GUARD if not count and _starts_anew(case) else ''}{_doubt(case)}"
         ),
         places=_made_at(case),
     )
+
+
+def _doubt(case: Case) -> str:
+    """Return why hasten itself would not let other processes make the items, as a sentence."""
+    loader = case.traits.loader
+    if loader is None or loader.is_pure is not False or not loader.unproven:
+        return ""
+    return f" hasten leaves that to you: {loader.unproven}."
 
 
 def _starts_anew(case: Case) -> bool:

@@ -35,7 +35,7 @@ _WRITERS = (
     ("rich.progress", "Progress", ("update", "advance", "refresh")),
     ("json", "", ("dump",)),
 )  # fmt: skip
-_NUMBERS = ("item", "tolist", "__float__", "__int__", "__bool__", "__format__", "__repr__")
+_NUMBERS = ("item", "tolist", "cpu", "__float__", "__int__", "__bool__", "__format__", "__repr__")
 # An optimizer reads its own step counts as numbers, and a loader does not report.
 _SILENT = {INDEX[Phase.OPTIMIZER], INDEX[Phase.DATA], INDEX[Phase.CHECKPOINT]}
 _PROBE_COUNT = 500

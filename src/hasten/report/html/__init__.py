@@ -39,7 +39,7 @@ def render_tuning(
         edits: a unified diff of the user's source that does the same; empty if there is none.
     """
     before, after = tuning.baseline, tuning.tuned
-    known = tuning.plan.settings
+    known = tuning.plan.settings if tuning.proof.holds else ()
     skipped = [row for row in tuning.levers if row.outcome is Outcome.SKIPPED]
     tried = [row for row in tuning.levers if row.outcome is not Outcome.SKIPPED]
     return _template().render(

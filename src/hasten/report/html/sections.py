@@ -81,7 +81,8 @@ def tiles(tuning: Tuning) -> list[tuple[str, str, str]]:
     if tuning.speedup is not None and tuning.plan.settings:
         speedup = tuning.speedup
         ends = f"95% interval {times(speedup.low_ratio)} to {times(speedup.high_ratio)}"
-        name = "fresh launches" if tuning.passes is None else "fresh launches, steps alone"
+        alone = "later passes" if tuning.passes and tuning.passes.longer_s else "steps alone"
+        name = "fresh launches" if tuning.passes is None else f"fresh launches, {alone}"
         found.append((name, times(speedup.mid_ratio), ends))
     if tuning.plan.settings:
         effect = tuning.proof.effect
