@@ -47,6 +47,7 @@ def test_each_program_says_what_it_takes() -> None:
     assert done.stdout.count("usage:") == len(PROGRAMS)
 
 
+@pytest.mark.slow
 def test_the_corpus_writes_its_table(tmp_path) -> None:
     table = tmp_path / "table.md"
     words = ["ordinary/labels_in_a_table", "--set", "malloc_retention=true", "--table", table]
@@ -56,6 +57,7 @@ def test_the_corpus_writes_its_table(tmp_path) -> None:
     assert "labels_in_a_table" in table.read_text()
 
 
+@pytest.mark.slow
 def test_the_loader_benchmark_writes_its_page(tmp_path) -> None:
     words = ["--quick", "--no-peers", "--only", "rows", "--out", tmp_path]
     done = started("benchmarks/loader.py", *words)

@@ -43,7 +43,7 @@ print("done")
 """
 APPLIED = ("--set", "intra_op_threads=1", "--set", "loader_workers=1", "--set",
           "malloc_retention=true", "--set", "sample_cache=64MiB")  # fmt: skip
-TORCH_NEEDS = ["selectors", "socket", "random", "struct", "ctypes", "dataclasses"]
+TORCH_NEEDS = ["selectors", "struct", "dataclasses"]
 
 
 @pytest.fixture
