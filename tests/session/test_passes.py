@@ -8,6 +8,7 @@ import pytest
 
 from hasten.lever import Lever
 from hasten.records import Effect, Phase, Plan, Scope
+from hasten.session.races import Races
 from hasten.testing import fed, plant
 
 # The simulated tunings of test_budget.py.
@@ -48,6 +49,19 @@ def test_the_headline_counts_as_many_passes_as_a_trial_has_seen(kept) -> None:
     assert (seen.pass_count, seen.is_assumed) == (5, False)
     seen = kept(longer_s=0.3).passes
     assert (seen.pass_count, seen.is_assumed) == (10, True)
+
+
+@pytest.mark.parametrize(("life_count", "is_kept"), [(200, False), (2000, True)])
+def test_what_they_do_not_repay_is_not_left_unconfirmed_either(
+    kept, monkeypatch, life_count, is_kept
+) -> None:
+    def interrupt(*args, **details):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Races, "confirm", interrupt)
+    seen = kept(longer_s=2.6, life_count=life_count)
+    assert seen.interrupted
+    assert dict(seen.plan.settings).keys() == {"brisk", *(["keeps"] if is_kept else [])}
 
 
 @pytest.mark.parametrize(("life_count", "is_kept"), [(200, False), (2000, True)])

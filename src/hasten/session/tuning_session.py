@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from hasten.errors import HastenError, OutOfTime, UsageError
 from hasten.lever import discover, sharing_cpus
 from hasten.records import LEAST_RATIO, Cost, Diagnosis, Outcome, Reason, Tuning
+from hasten.search import last_about
 from hasten.search.costs import refuse_too_short
+from hasten.search.payback import unpaid
 from hasten.session import setup
 from hasten.session.decisions import Decisions, Lost
 from hasten.session.measured_costs import costs_of, first_costs
@@ -18,7 +20,7 @@ from hasten.session.races import Races, confirmed_race
 from hasten.session.search_driver import SearchDriver
 from hasten.session.settlement import Answer, Settlement
 from hasten.session.watching import notes_of, watch, with_findings
-from hasten.trials.blocks import patience_s
+from hasten.trials.blocks import filling, patience_s
 from hasten.trials.compiled_code import CompiledCode, is_handed_out
 from hasten.trials.deadline import Deadline
 from hasten.units import times
@@ -218,8 +220,11 @@ class TuningSession:
         """Return the best plan so far and its proof, without levers whose gain may not last."""
         settlement = self._settlement
         plan = self._driver.best if settlement.surviving is None else settlement.surviving
-        rest = plan
-        for why, levers in self._doubtful(plan).items():
+        rest, doubts = plan, dict(self._doubtful(plan))
+        seen = last_about(plan, self._driver.history)
+        if seen is not None and seen.pairs and unpaid(settlement.passes(plan, seen)):
+            doubts["its first pass takes longer than steps gain"] = filling(plan)
+        for why, levers in doubts.items():
             lost = Lost(Reason.NOT_RACED_AGAIN, f"faster, but {why}, and was not confirmed")
             self._decisions.lose(frozenset(dict(levers.settings)), Outcome.DROPPED, lost)
             rest = rest.only(rest.differing(levers))
