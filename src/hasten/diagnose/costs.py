@@ -85,9 +85,14 @@ def exposed_share(
         idle_s = [max(each) for each in zip(idle_s, working_s, strict=False)]
     cost_s = [min(each) for each in zip(spent_s, idle_s, strict=False)]
     # In the first steps examiners keep the host so busy that it never waits.
-    quiet = [index for index in case.quiet if len(cost_s) // 2 <= index < len(cost_s)]
-    steps = tuple(case.steps[index] for index in quiet)
-    return replace(case, steps=steps).share([cost_s[index] for index in quiet])
+    return quiet_share(case, cost_s, first_index=len(cost_s) // 2)
+
+
+def quiet_share(case: Case, seconds: Sequence[float], *, first_index: int = 0) -> Interval | None:
+    """Return the same as `case.share`, leaving out the steps whose operations were timed."""
+    quiet = [at for at in case.quiet if first_index <= at < len(seconds)]
+    steps = tuple(case.steps[at] for at in quiet)
+    return replace(case, steps=steps).share([seconds[at] for at in quiet])
 
 
 def _idle_s(case: Case) -> Sequence[float] | None:

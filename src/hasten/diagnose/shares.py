@@ -32,3 +32,26 @@ def ratio_of(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
     error = NORMAL_95 * stdev(rests) / sqrt(len(wholes)) / fmean(wholes)
     low, high = max(0.0, ratio - error), min(1.0, ratio + error)
     return Interval(low_ratio=min(low, ratio), mid_ratio=ratio, high_ratio=max(high, ratio))
+
+
+def sampled_share(count: float, total_count: float) -> Interval | None:
+    """Return `count` as a share of all samples, with its 95% interval (Wilson, 1927).
+
+    Returns:
+        None without samples.
+
+    Example:
+        >>> share = sampled_share(50, 100)
+        >>> round(share.low_ratio, 3), share.mid_ratio, round(share.high_ratio, 3)
+        (0.404, 0.5, 0.596)
+    """
+    if total_count <= 0:
+        return None
+    ratio, doubt = min(1.0, count / total_count), NORMAL_95**2 / total_count
+    centre = (ratio + doubt / 2) / (1 + doubt)
+    error = sqrt(doubt * (ratio * (1 - ratio) + doubt / 4)) / (1 + doubt)
+    return Interval(
+        low_ratio=max(0.0, min(ratio, centre - error)),
+        mid_ratio=ratio,
+        high_ratio=min(1.0, max(ratio, centre + error)),
+    )

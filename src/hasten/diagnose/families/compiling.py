@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.diagnose.costs import places_of
-from hasten.diagnose.sampled_share import sampled_share
-from hasten.diagnose.shares import is_worth_telling
+from hasten.diagnose.shares import is_worth_telling, sampled_share
 from hasten.diagnose.symptom import Symptom
 from hasten.records import LEAST_RATIO, Finding
 from hasten.units import counted, duration, percent

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING
 
-from hasten.diagnose.costs import places_of
-from hasten.diagnose.sampled_share import quiet_share
-from hasten.diagnose.shares import NORMAL_95, is_worth_telling
+from hasten.diagnose.costs import places_of, quiet_share
+from hasten.diagnose.shares import is_worth_telling, ratio_of
 from hasten.diagnose.symptom import Symptom
-from hasten.records import LEAST_RATIO, Finding, Interval, Phase
+from hasten.records import LEAST_RATIO, Finding, Phase
 from hasten.units import duration, percent
 
 if TYPE_CHECKING:
@@ -39,22 +37,16 @@ def _checkpoint_stall(case: Case) -> Finding | None:
     seen = case.traits.checkpoints
     if seen is None or len(seen.each_s) < 2 or not seen.period_s:
         return None
-    mean_s = fmean(seen.each_s)
-    ratio = min(1.0, mean_s / seen.period_s)
-    if ratio < LEAST_RATIO:
+    share = ratio_of(seen.each_s, [seen.period_s] * len(seen.each_s))
+    if share.mid_ratio < LEAST_RATIO:
         return None
-    error = NORMAL_95 * stdev(seen.each_s) / sqrt(len(seen.each_s)) / seen.period_s
     steps_count = seen.period_step_count
     often = "every step" if steps_count < 1.5 else f"every {steps_count:.0f} steps"
     return Finding(
-        share=Interval(
-            low_ratio=max(0.0, ratio - error),
-            mid_ratio=ratio,
-            high_ratio=min(1.0, ratio + error),
-        ),
+        share=share,
         message=(
-            f"The loop stands still for {duration(mean_s)} {often} while a checkpoint is "
-            f"written: {percent(ratio)} of the wall clock."
+            f"The loop stands still for {duration(fmean(seen.each_s))} {often} while a checkpoint "
+            f"is written: {percent(share.mid_ratio)} of the wall clock."
         ),
         remedy=(
             "Save more rarely, or copy the weights and write the copy in a thread beside the loop."

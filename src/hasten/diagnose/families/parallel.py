@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from hasten.diagnose.sampled_share import quiet_share
+from hasten.diagnose.costs import quiet_share
 from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding
