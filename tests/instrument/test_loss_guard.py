@@ -655,6 +655,28 @@ def test_a_run_explodes_where_it_stays_far_above_all_that_it_has_seen(
     assert told is None or f"last known good at step {64 * (window - 4)}" in told[1]
 
 
+@pytest.mark.parametrize(("stage_count", "is_told"), [(1, True), (2, False)])
+def test_a_second_stage_has_losses_of_its_own(guard_of, stage_count, is_told) -> None:
+    guard, told = guard_of(LossEnvelope()), None
+    for index, level in enumerate([0.01] * 20 + [2.3] * 8, start=1):
+        guard._health.role_count = 1 if index <= 20 else stage_count
+        guard._health.losses[:] = [(64 * index - 1, level, False)]
+        told = told or guard._explodes(64 * index)
+    assert bool(told) is is_told
+
+
+def test_stages_are_told_apart_by_their_optimizers() -> None:
+    watch = watched()
+    health = TrainingHealthMonitor(watch)
+    for _ in range(3):
+        supervised(watch.live)
+    assert health.role_count == 1
+    adversarial(watch.live)
+    assert health.role_count > 1
+    health.close()
+    torch.ones(1, requires_grad=True).sum().backward()
+
+
 def test_a_guard_of_a_long_run_keeps_what_it_has_not_looked_at_alone(monkeypatch) -> None:
     monkeypatch.setattr(loss_guard, "_SHORT_STEP_S", 0.0)
     watch = watched()

@@ -69,7 +69,7 @@ class Guard:
         self._start = math.nan
         self._start_size, self._high_count = 0.0, 0
         self._known: tuple[float, ...] = ()
-        self._highest, self._lowest = -math.inf, math.inf
+        self._range, self._role_count = (math.inf, -math.inf), 0
         self._health = TrainingHealthMonitor(watch, by_hand=envelope.by_hand, boundary=self._look)
 
     def _look(self) -> None:
@@ -121,20 +121,22 @@ class Guard:
         level = median(new) if new else math.nan
         if math.isnan(level):
             return None
+        if self._role_count != self._health.role_count:  # another stage has other losses
+            self._role_count, self._start_size = self._health.role_count, abs(level)
+            self._known, self._range, self._high_count = (), (math.inf, -math.inf), 0
         known, self._known = self._known, (*self._known, level)[-_KNOWN_COUNT:]
         if len(known) < _LEAST_KNOWN_COUNT:
             return None
-        self._highest = max(self._highest, *known)
-        self._lowest = min(self._lowest, *known)
-        reach = max(self._highest - self._lowest, abs(self._highest), self._start_size)
-        self._high_count = self._high_count + 1 if level > self._highest + _REACHES * reach else 0
+        lowest, highest = self._range = min(self._range[0], *known), max(self._range[1], *known)
+        reach = max(highest - lowest, abs(highest), self._start_size)
+        self._high_count = self._high_count + 1 if level > highest + _REACHES * reach else 0
         if self._high_count:
             self._known = known  # what has gone astray does not become usual
         if self._high_count < _HIGH_WINDOWS_COUNT:
             return None
         good = count - _HIGH_WINDOWS_COUNT * _LATE_COUNT
         return count, (
-            f"the loss is {level:.4g}, and was {self._highest:.4g} at most; it was last known good"
+            f"the loss is {level:.4g}, and was {highest:.4g} at most; it was last known good"
             f" at step {good}"
         )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.instrument.accelerators import is_capturing
 from hasten.instrument.eager import uncompiled
 from hasten.instrument.seams import differentiated
+from hasten.instrument.step_ends import Roles
 from hasten.instrument.steps_in_progress import steps_around
 from hasten.instrument.weight_samples import read_some, spread
 
@@ -45,6 +46,7 @@ class TrainingHealthMonitor:
         moves: how far a sample of the weights moved in each window, relative to their size.
         ends_ns: when each step ended.
         update_count: steps of an optimizer.
+        role_count: optimizers so far, those made anew in the place of others not counted.
     """
 
     def __init__(
@@ -60,7 +62,8 @@ class TrainingHealthMonitor:
         self.losses: list[tuple[int, Any, bool]] = []
         self.moves: list[float] = []
         self.ends_ns: list[int] = []
-        self.update_count = self._forgotten_count = self._rest_count = 0
+        self.update_count = self.role_count = self._forgotten_count = self._rest_count = 0
+        self._roles = Roles()
         self._watch = watch
         self._by_hand = by_hand
         self._boundary = boundary
@@ -145,6 +148,7 @@ class TrainingHealthMonitor:
             return
         if self._outermost is None or not steps_around():  # or the last step raised
             self._outermost = id(optimizer)
+            self.role_count = max(self.role_count, 1 + self._roles.of(optimizer))
 
     @uncompiled
     def _ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
