@@ -63,12 +63,15 @@ def paragraphs(card: str) -> list[str]:
     return [line for line in joined.splitlines() if line]
 
 
+_KINDS: dict[type, str] = {bool: "true", int: "NUMBER"}
+
+
 def _card(lever: Lever[Any]) -> list[RenderableType]:
     rows = [
         ("shortens", f"{', '.join(sorted(lever.phases))} ({_best(lever.gain_ratio)})"),
         ("effect", f"{lever.effect} ({EFFECTS[lever.effect]})"),
         ("scope", f"{lever.scope} ({SCOPES[lever.scope]})"),
-        ("settings", f"hasten run --set {lever.name}=SETTING"),
+        ("settings", f"hasten run --set {lever.name}={_KINDS.get(lever.kind, 'SETTING')}"),
     ]
     first, *rest = paragraphs(lever.card)
     return [
