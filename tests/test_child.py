@@ -452,12 +452,22 @@ def test_a_helper_that_starts_after_the_trainer_was_found_is_left_alone(tmp_path
 
 @pytest.mark.child
 @pytest.mark.parametrize(
-    ("tracker", "begin", "mode"), [("wandb", "init", "disabled"), ("neptune", "init_run", "debug")]
+    ("tracker", "text", "begin", "mode"),
+    [
+        ("wandb", "def init(project=None, mode=None): print(mode)", "init", "disabled"),
+        (
+            "neptune",
+            "class Run:\n    def __init__(self, project=None, mode=None): print(mode)\n"
+            "def init_run(**options): return Run(**options)",
+            "init_run",
+            "debug",
+        ),
+    ],
 )
 def test_a_trial_begins_no_run_of_a_tracker_whatever_the_script_asks_for(
-    tmp_path, tracker, begin, mode
+    tmp_path, tracker, text, begin, mode
 ) -> None:
-    (tmp_path / f"{tracker}.py").write_text(f"def {begin}(project=None, mode=None): print(mode)\n")
+    (tmp_path / f"{tracker}.py").write_text(text)
     code = f"import {tracker}\n{tracker}.{begin}(project='p', mode='online')\n"
     trial = python(code, Plan(), mode=Mode.TRIAL, path=str(tmp_path), socket=str(tmp_path / "gone"))
     assert (trial.stdout, trial.stderr) == (f"{mode}\n", "")

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from hasten.protocol import Answer, Command, PlanOrder
 
 
-_TRACKERS = {"wandb": ("init", "disabled"), "neptune": ("init_run", "debug")}
-"""The function by which each begins a run, and the mode that records nothing."""
+_TRACKERS = {"wandb": ("", "init", "disabled"), "neptune": ("Run", "__init__", "debug")}
+"""The class and the function by which each begins a run, and the mode that records nothing."""
 _ON_ITS_OWN = protocol.RunTurns(turns=(protocol.Turn(0, 0, protocol.ENDLESS_COUNT, False),))
 """What a process does that the parent does not follow."""
 
@@ -187,8 +187,8 @@ def prepare(text: str) -> None:
         _pin(order.seed)  # two trials compute the same
         after_import("torch", own_port.replace_ports)
         after_import("mlflow", _stay_local)
-        for tracker, (name, mode) in _TRACKERS.items():
-            after_import(tracker, partial(_switch_off, tracker, name, mode))
+        for tracker in _TRACKERS:
+            after_import(tracker, partial(_switch_off, tracker))
         _refuse_questions()
     attach = {Mode.RUN: _run, Mode.TRIAL: _trial, Mode.VERIFY: _verify}
     after_import("torch", lambda: attach[order.mode](order))
@@ -213,16 +213,18 @@ def _stay_local() -> None:
                 setattr(sys.modules[module], name, lambda *args, **kwargs: None)
 
 
-def _switch_off(tracker: str, name: str, mode: str) -> None:
+def _switch_off(tracker: str) -> None:
     """Let a tracker begin no run of its own, whatever mode the script asks it for."""
-    begin = getattr(sys.modules[tracker], name, None)
+    kind, name, mode = _TRACKERS[tracker]
+    owner = getattr(sys.modules[tracker], kind, None) if kind else sys.modules[tracker]
+    begin = getattr(owner, name, None)
     if begin is not None:
 
         @wraps(begin)
         def begin_off(*args: Any, **kwargs: Any) -> Any:
             return begin(*args, **{**kwargs, "mode": mode})
 
-        setattr(sys.modules[tracker], name, begin_off)
+        setattr(owner, name, begin_off)
 
 
 def _redirect(scratch: str) -> None:

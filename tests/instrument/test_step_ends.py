@@ -64,6 +64,8 @@ def test_an_optimizer_that_is_made_anew_for_each_task_stays_the_same_one() -> No
         del inner, steps
     assert found[3:] == ["..|"] * 5
     assert roles.of(made(3)) != roles.of(meta)
+    lazy = torch.optim.SGD(torch.nn.LazyLinear(2).parameters(), 0.1)
+    assert roles.of(lazy) != roles.of(meta)
 
 
 def test_an_optimizer_of_the_first_batches_alone_is_given_up_on() -> None:

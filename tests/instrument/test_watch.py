@@ -255,6 +255,24 @@ def validated(watch, ends):  # it forgets `model.eval()`
 facts["validated"] = watched(validated)
 
 
+def taught(watch, ends):
+    rows = torch.utils.data.TensorDataset(torch.ones(32, 2))
+    model, teacher = nn.Linear(2, 1), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    labelled, others = (iter(torch.utils.data.DataLoader(rows, batch_size=8)) for _ in range(2))
+    for _ in range(4):
+        (one,) = next(labelled)
+        with torch.no_grad():
+            teacher(one)
+        (other,) = next(others)
+        (model(one) + model(other)).sum().backward()
+        optimizer.step()
+    return ends
+
+
+facts["taught"] = watched(taught)
+
+
 def compiled(watch, ends):
     import warnings
 
@@ -347,6 +365,7 @@ def test_weights_that_move_without_an_optimizer_s_step_are_updated_by_hand(facts
 @pytest.mark.child
 def test_a_validation_without_gradients_is_no_step_whatever_the_mode_of_the_model(facts) -> None:
     assert facts["validated"] == [16] * 8
+    assert facts["taught"] == [16] * 4
 
 
 @pytest.mark.child

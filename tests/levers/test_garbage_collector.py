@@ -3,7 +3,7 @@
 import pytest
 
 from hasten.lever import ScriptContext
-from hasten.levers.garbage_collector import LEVER
+from hasten.levers.garbage_collector import LEVER, _counts
 from hasten.records import CollectorTraits, Traits
 from hasten.testing import LAPTOP, sample_profile
 
@@ -153,6 +153,13 @@ def test_a_script_that_tells_how_much_was_collected_keeps_its_collector(
     done = run_under("garbage_collector=10", script)
     assert ("the collector stays as it is: train.py has gc.collect() in" in done.stderr) is told
     assert done.returncode == 0
+
+
+def test_a_count_is_found_behind_many_names() -> None:
+    names = "".join(f"    name_{index}()\n" for index in range(300))
+    space = {}
+    exec(f"def late():\n{names}    print(gc.collect())\n", space)
+    assert _counts(space["late"].__code__) == "gc.collect()"
 
 
 FILES = r"""

@@ -499,7 +499,11 @@ def test_edited_settings_are_told_as_an_edited_script_is(path, tuning, machine, 
     assert plan_file.fitting_envelope(saved, machine, here) == ENVELOPE
     config.write_text("lr = 0.2\n")
     (found,) = plan_file.differences(saved, machine, here)
-    assert found.message == "train.py, or small.py, has changed since it was tuned."
+    assert found.message == "config/small.py has changed since it was tuned."
+    other = replace(here, argv=("train.py", "--config=config/other.py"))
+    config.with_name("other.py").write_text("lr = 0.3\n")
+    (found,) = plan_file.differences(saved, machine, other)
+    assert "was tuned with the arguments" in found.message
     assert plan_file.fitting_envelope(saved, machine, here) == ENVELOPE.only_what_is_sure()
 
 

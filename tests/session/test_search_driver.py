@@ -54,6 +54,13 @@ def test_what_a_lost_lever_had_displaced_is_worth_an_answer_of_its_own() -> None
     assert driver.best == WORKERS
 
 
+def test_where_nothing_is_left_of_a_lost_plan_there_is_no_second_answer() -> None:
+    driver = driver_after(inf)
+    driver.leave(frozenset({"workers"}))
+    assert not driver.goes_on(answer())
+    assert driver.best == Plan()
+
+
 def test_where_nothing_can_be_proved_the_search_is_over() -> None:
     assert driver_after(1).goes_on(answer())
     driver = driver_after(1)

@@ -213,7 +213,7 @@ def check_outputs(*paths: Path | None, plan: Path | None = None) -> None:
         if path is None:
             continue
         check_writable(path)
-        if not on_stdout(path) and path.resolve() in known:
+        if path.resolve() in known and (path.is_file() or not path.exists()):
             problem = f"{shown(path)} is the plan, or is named for another output too."
             raise UsageError(problem, remedy="Choose another file.")
         known.add(path.resolve())

@@ -36,7 +36,7 @@ class PhaseTracker:
 
         self.samples = SampleCounter()
         self.evaluating = self.after_forward = False
-        self._is_passive = False
+        self._is_passive = self._is_unsure = self._was_unsure = False
         self._ledger = ledger
         self._observers = observers
         self._asks_for_gradients: Callable[[], bool] = torch.is_grad_enabled
@@ -79,9 +79,10 @@ class PhaseTracker:
             # or a model that is evaluated before it was trained, by the next batch.
             passive = not self._asks_for_gradients()
             if not passive:
-                self._is_passive = False
+                self._is_passive = self._is_unsure = self._was_unsure = False
             elif not self.after_forward:
-                self._is_passive = True
+                self._is_passive = self._is_passive or not module.training
+                self._is_unsure = not self._is_passive
             if not self.after_forward and not passive:
                 ledger.commit()
             quietly(self.samples.called, id(module), args, kwargs)
@@ -105,7 +106,7 @@ class PhaseTracker:
             ledger.commit_as_loss()
         else:
             ledger.commit()
-        self.after_forward = self._is_passive = False
+        self.after_forward = self._is_passive = self._is_unsure = self._was_unsure = False
         self.samples.trained()
         for observer in self._observers:
             observer.backward(tensors)
@@ -118,6 +119,10 @@ class PhaseTracker:
         """
         self.after_forward = False
         self._ledger.enter(_DATA)
+        # Without gradients in training mode: a teacher, or a validation that forgets `eval()`,
+        # which the batch after the next shows.
+        self._is_passive = self._is_passive or (self._is_unsure and self._was_unsure)
+        self._is_unsure, self._was_unsure = False, self._is_unsure or self._was_unsure
         if self.evaluating or self._is_passive:  # metrics of the batch before
             self._ledger.commit_as_evaluation()
             if self._is_passive:
@@ -138,7 +143,7 @@ class PhaseTracker:
         self._ledger.loop_begins()
         self._ledger.enter(_OPTIMIZER)
         self._ledger.commit()
-        self._is_passive = False
+        self._is_passive = self._is_unsure = self._was_unsure = False
 
     def optimizer_stepped(self) -> None:
         """Note that no loss follows now."""

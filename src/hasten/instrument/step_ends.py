@@ -50,7 +50,7 @@ class Roles:
         """Return the number of an optimizer."""
         number: int | None = self._numbers.get(optimizer)
         if number is None:
-            kind = type(optimizer), tuple(one.shape for one in _parameters(optimizer))
+            kind = type(optimizer), tuple(map(_shape, _parameters(optimizer)))
             known, living = self._by_kind.setdefault(kind, []), set(self._numbers.values())
             number = next((one for one in known if one not in living), None)
             if number is None:
@@ -279,6 +279,13 @@ class ManualUpdateDetector:
             return not now or any(not torch.equal(before[key], now[key]) for key in known)
         except Exception:  # weights of an unusual kind
             return True
+
+
+def _shape(parameter: Any) -> Any:
+    """Return the shape of a parameter; None where a lazy module has not made it yet."""
+    from torch.nn.parameter import is_lazy
+
+    return None if is_lazy(parameter) else parameter.shape
 
 
 def _parameters(optimizer: Any) -> list[Any]:

@@ -156,7 +156,8 @@ def _counts(code: CodeType) -> str:
     if "collect" not in code.co_names:
         return ""
     is_asked = False
-    for one, following in pairwise(get_instructions(code)):
+    words = (one for one in get_instructions(code) if one.opname != "EXTENDED_ARG")
+    for one, following in pairwise(words):
         is_asked = is_asked or (one.argval == "gc" and following.argval == "collect")
         if is_asked and one.opname.startswith("CALL"):
             if following.opname != "POP_TOP":

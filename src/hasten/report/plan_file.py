@@ -16,7 +16,7 @@ import shlex
 import sys
 import tomllib
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,7 @@ class SavedPlan:
         machine: the fingerprint: cpu, cores, torch, python; a missing key means unknown.
         command: the script (module, notebook, program) and its arguments.
         script_hash: of the script's own file; None if the file does not say.
+        settings: hashes of the files with settings that its arguments name.
         envelope: how the script begins without levers; None if the run is not to be watched.
         state: how far the plan can be relied on; None if the file does not say.
         assumed: names of the assumptions that the user granted when it was tuned.
@@ -65,6 +66,7 @@ class SavedPlan:
     machine: Mapping[str, object]
     command: tuple[str, ...] = ()
     script_hash: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
     entry: Entry | None = None
     schema: int = SCHEMA
     envelope: LossEnvelope | None = None
@@ -186,6 +188,7 @@ def read_plan(path: Path) -> SavedPlan:
         machine=_table(path, content, "machine"),
         command=_texts(path, command, "argv"),
         script_hash=command.get("sha256"),
+        settings=_table(path, command, "settings"),
         entry=_entry(path, command),
         envelope=read_envelope(path, _table(path, content, "guard")),
         state=read_state(evidence),
@@ -239,9 +242,8 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
         and not alike(key, then, here[key])
     ]
     found += _command_differences(saved, _spelt(workload))
-    if not any(one.refuses for one in found) and _is_edited(saved, workload):
-        named = f", or {shown(files[1].name)}," if len(files := _files(workload)) > 1 else ""
-        message = f"{shown(_trained(_spelt(workload)))}{named} has changed since it was tuned."
+    if not any(one.refuses for one in found) and (edited := _edited(saved, workload)):
+        message = f"{shown(edited)} has changed since it was tuned."
         found.append(Difference(message=message, refuses=False))
     if saved.plan.settings:
         return tuple(found)
@@ -257,7 +259,7 @@ def fitting_envelope(saved: SavedPlan, machine: Machine, workload: Workload) -> 
     envelope = saved.envelope
     if envelope is None:
         return None
-    is_other = saved.command[1:] != _spelt(workload).argv[1:] or _is_edited(saved, workload)
+    is_other = saved.command[1:] != _spelt(workload).argv[1:] or _edited(saved, workload)
     if is_other or not saved.command:
         return envelope.only_what_is_sure()
     here = fingerprint(machine)
@@ -316,6 +318,15 @@ def _is_edited(saved: SavedPlan, workload: Workload) -> bool:
     return here is not None and here != saved.script_hash
 
 
+def _edited(saved: SavedPlan, workload: Workload) -> str:
+    """Return the script or the file with settings that is another than was tuned, if any."""
+    if _is_edited(saved, workload):
+        return _trained(_spelt(workload))
+    here = _settings_hashes(workload)
+    names = (name for name, then in saved.settings.items() if here.get(name, then) != then)
+    return next(names, "")
+
+
 def _compared(saved: SavedPlan, tuned: Workload, workload: Workload) -> tuple[str, str]:
     """Return what was tuned and what is started now, by name.
 
@@ -326,27 +337,29 @@ def _compared(saved: SavedPlan, tuned: Workload, workload: Workload) -> tuple[st
 
 
 def _script_hash(workload: Workload) -> str | None:
-    """Return a hash of the script and the settings that a command names; None if it names none."""
-    digest, is_known = hashlib.sha256(), False
-    for place in _files(workload):
-        with suppress(OSError):
-            digest.update(place.read_bytes())
-            is_known = True
-    return digest.hexdigest()[:_HASH_COUNT] if is_known else None
-
-
-def _files(workload: Workload) -> list[Path]:
-    """Return the script or module that a command names, and the files with settings.
+    """Return a hash of the first Python file that a command names; None if it names none.
 
     A notebook's file changes whenever it is saved.
     """
-    folder, words = Path(workload.cwd), workload.argv
-    places = []
+    folder = Path(workload.cwd)
+    places = [folder / word for word in workload.argv if word.endswith(".py")]
     if workload.entry is Entry.MODULE:
-        module = folder.joinpath(*words[0].split("."))
-        places, words = [module.with_suffix(".py"), module / "__main__.py"], words[1:]
-    places += [folder / word.rpartition("=")[2] for word in words if word.endswith(_SETTINGS)]
-    return list(filter(Path.is_file, places))
+        module = folder.joinpath(*workload.argv[0].split("."))
+        places = [module.with_suffix(".py"), module / "__main__.py"]
+    return next(filter(None, map(_hash, places)), None)
+
+
+def _settings_hashes(workload: Workload) -> dict[str, str]:
+    """Return the files with settings that the arguments of a command name, each with its hash."""
+    words = [word.rpartition("=")[2] for word in workload.argv[1:] if word.endswith(_SETTINGS)]
+    hashes = {word: _hash(Path(workload.cwd, word)) for word in words}
+    return {utf8(word): found for word, found in hashes.items() if found}
+
+
+def _hash(place: Path) -> str | None:
+    with suppress(OSError, ValueError):
+        return hashlib.sha256(place.read_bytes()).hexdigest()[:_HASH_COUNT]
+    return None
 
 
 def _trained(workload: Workload, *, whole: bool = False) -> str:
@@ -467,6 +480,10 @@ def _command_table(workload: Workload) -> Table:
     table.add("argv", [utf8(word) for word in workload.argv])
     if found := _script_hash(workload):
         table.add("sha256", found)
+    if settings := _settings_hashes(workload):
+        inline = tomlkit.inline_table()
+        inline.update(settings)
+        table.add("settings", inline)
     return table
 
 

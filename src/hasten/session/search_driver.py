@@ -157,7 +157,9 @@ class SearchDriver:
         if self.end_s >= self._options.budget_s and not refuted:
             return False
         self.end_s = self._options.budget_s
-        if self._options.with_applied(self.best) != answer.plan and self._spare_s(self.best) > 0.0:
+        best = self.best
+        is_other = best.settings and self._options.with_applied(best) != answer.plan
+        if is_other and self._spare_s(best) > 0.0:
             return True  # what the first answer has lost had displaced another lever
         asked = self._propose(for_speed=True)
         if asked is None:

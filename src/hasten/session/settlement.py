@@ -378,15 +378,29 @@ def _raced(
     Raises:
         TooFewPairs: there was too little time to see whether the gain is really there.
     """
-    for until_s in (end_s, deadline.end_s):
-        few = None
+    seen, few = _raced_until(races, plan, end_s - costs.observe_s)
+    has_time = deadline.end_s > end_s and deadline.left_s >= costs.confirm_s + costs.observe_s
+    if _is_open(seen) and has_time:
         try:
-            seen = races.confirm(plan, until_s=until_s - costs.observe_s)
-        except TooFewPairs as stop:
-            few, seen = stop, stop.seen
-        is_open = seen.verdict is Verdict.UNDECIDED and seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO
-        if not is_open or deadline.left_s < costs.confirm_s + costs.observe_s:
-            break
-    if is_open and few is not None:
+            seen, few = _raced_until(races, plan, deadline.end_s - costs.observe_s)
+        except OutOfTime:
+            if few is not None:
+                raise
+    if few is not None and _is_open(seen):
         raise few
     return seen
+
+
+def _raced_until(
+    races: Races, plan: Plan, until_s: float
+) -> tuple[compare.Confirmation, TooFewPairs | None]:
+    """Confirm once; return what it showed, and why that says little, if it does."""
+    try:
+        return races.confirm(plan, until_s=until_s), None
+    except TooFewPairs as few:
+        return few.seen, few
+
+
+def _is_open(seen: compare.Confirmation) -> bool:
+    """Return whether there may be a gain that was not shown."""
+    return seen.verdict is Verdict.UNDECIDED and seen.speedup.mid_ratio >= 1.0 + LEAST_RATIO

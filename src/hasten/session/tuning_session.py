@@ -184,7 +184,8 @@ class TuningSession:
         self._begin_again()
         try:
             self._driver.run()
-            if self._options.with_applied(self._driver.best) != first.plan:
+            best = self._driver.best
+            if best.settings and self._options.with_applied(best) != first.plan:
                 self._begin_again()
                 second = self._answer()
         except (KeyboardInterrupt, OutOfTime):

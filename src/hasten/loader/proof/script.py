@@ -117,9 +117,7 @@ def code_of(
     Raises:
         Unreadable: some of it has no source.
     """
-    paths = {frame.f_code.co_filename for frame in frames}
-    paths |= {path for module in modules if (path := getattr(module, "__file__", None))}
-    paths |= {path for place in alive if (path := place.rpartition(":")[0])}  # in no module's table
+    paths = _paths(frames, modules, alive)
     trees = {path: tree for path in paths if (tree := tree_of_file(path)) is not None}
     running = [_rest_of(frame) for frame in frames]
     known = [unit for tree in trees.values() for unit in _functions(tree)]
@@ -157,6 +155,14 @@ def code_of(
         found += fresh
         waiting = [unit for unit in waiting if unit not in fresh]
         mentioned |= {name for unit in fresh for name in _named_in(unit)}
+
+
+def _paths(frames: Iterable[FrameType], modules: Iterable[ModuleType], alive: Set[str]) -> set[str]:
+    """Return the files of the script, also of modules that no table has."""
+    paths = {frame.f_code.co_filename for frame in frames}
+    paths |= {path for module in modules if (path := getattr(module, "__file__", None))}
+    places = {place.rpartition(":")[0] for place in alive}
+    return paths | {path for path in places if path and not path.startswith("<")}
 
 
 def _place(unit: Unit) -> str:

@@ -44,9 +44,9 @@ _READERS = {
 }  # fmt: skip
 _VIEWS = {"items", "keys", "values"}
 _WRITING_OUT = {
-    ("torch", "save"), ("torch", "tensor"), ("json", "dump"), ("json", "dumps"), ("np", "array"),
-    ("numpy", "array"), ("np", "save"), ("numpy", "save"), ("pickle", "dump"), ("pickle", "dumps"),
-    ("yaml", "dump"), ("joblib", "dump"),
+    ("torch", "save"), ("torch", "tensor"), ("json", "dump"), ("json", "dumps"), ("np", "save"),
+    ("numpy", "save"), ("pickle", "dump"), ("pickle", "dumps"), ("yaml", "dump"),
+    ("joblib", "dump"),
 }  # fmt: skip
 _FLAT_READERS = {"list", "set", "tuple", "sorted", "dict", "enumerate", "zip", "frozenset"}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections import deque
 from dataclasses import dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.dataset_snapshot import DatasetSnapshot
@@ -98,11 +100,13 @@ class Pool:
             realigned: begin with the first worker, as torch does in each pass: streams that
                 continue from pass to pass stay with their workers.
         """
-        itself = weakref.ref(self)
+        itself, owner = weakref.ref(self), (os.getpid(), get_ident())
 
         def break_off(gone: weakref.ref[Any]) -> None:
-            pool = itself()
-            if pool is not None and pool._holder is gone and not sys.is_finalizing():
+            pool, here = itself(), (os.getpid(), get_ident())
+            if pool is None or pool._holder is not gone or here != owner:
+                return
+            if not sys.is_finalizing():
                 pool._release()
 
         self._holder = weakref.ref(holder, break_off)
