@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
 import hasten
+from hasten.root_calls.ranks.batch import Join, find_join, selecting, split
 from hasten.root_calls.ranks.side_effects import are_joined
 
 PROGRAM = Path(__file__).with_name("spread.py")
@@ -119,3 +121,35 @@ def test_an_error_of_the_model_is_the_scripts_own() -> None:
 
 def test_after_an_interruption_calls_go_on() -> None:
     assert played(2)[0]["faults"]["interrupted"] <= 1e-12
+
+
+def test_a_zero_tells_no_mean_from_a_sum() -> None:
+    nothing = torch.zeros(())
+    with pytest.raises(ValueError, match="does not tell a mean from a sum"):
+        find_join(nothing, [nothing, nothing], split(4, 2), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [
+        (lambda e, labels: e.square().mean(), ""),
+        (functional.cross_entropy, ""),
+        (lambda e, labels: functional.cross_entropy(e, labels, ignore_index=2), "NllLossBackward0"),
+        (lambda e, labels: e[e > -9.0].mean(), "IndexBackward0"),
+        (lambda e, labels: e.flatten().topk(6).values.mean(), "TopkBackward0"),
+    ],
+)
+def test_a_mean_of_what_values_select_is_no_mean_of_shares(loss, name) -> None:
+    torch.manual_seed(0)
+    rows, labels = torch.randn(4, 3, requires_grad=True), torch.tensor([0, 1, 1, 0])
+    whole = loss(rows, labels)
+    assert selecting(whole) == name
+    spans = split(4, 2)
+    each = [loss(*pair) for pair in zip(rows.split(2), labels.split(2), strict=True)]
+    if name == "TopkBackward0":  # of the shares it is another mean
+        return
+    if name:
+        with pytest.raises(ValueError, match=name):
+            find_join(whole, each, spans, 1e-6)
+    else:
+        assert find_join(whole, each, spans, 1e-6) is Join.MEAN

@@ -17,7 +17,8 @@ _TORCH = ("torch", "torchvision")
 _OUTWARD = frozenset({
     "print", "pprint", "open", "save", "savez", "savetxt", "savefig", "imsave", "imwrite", "tofile",
     "write", "writelines", "write_text", "write_bytes", "add_scalar", "add_image", "add_histogram",
-    "debug", "info", "warning", "error", "exception",
+    "debug", "info", "warning", "error", "exception", "add_scalars", "dump", "log_metric",
+    "writerow", "writerows", "log_dict", "wandb", "mlflow",
 })  # fmt: skip
 
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_NEGATIVE = 1 << 63  # what autograd shows as an unsigned number is below zero from here on
+_SELECTING = ("IndexBackward", "MaskedSelect", "Topk", "Sort", "Kthvalue", "NanToNum", "Unique")
+
+
 class Span(NamedTuple):
     """The samples of one share: from `low` to `high` of `size`."""
 
@@ -89,11 +93,36 @@ def find_join(whole: Any, shares: Sequence[Any], spans: Sequence[Span], toleranc
         if each and not rest and [len(share) if share.dim() else 0 for share in shares] == sizes:
             return Join.CONCATENATED
     elif whole.is_floating_point():
-        for join in (Join.MEAN, Join.SUM):
-            if is_near(joined(join, shares, spans), whole, tolerance):
-                return join
+        scalars = Join.MEAN, Join.SUM
+        fits = [join for join in scalars if is_near(joined(join, shares, spans), whole, tolerance)]
+        if len(fits) > 1:
+            raise ValueError("an output of 0 does not tell a mean from a sum")
+        if fits == [Join.MEAN] and (name := selecting(whole)):
+            raise ValueError(f"an output may be a mean of what values select ({name})")
+        if fits:
+            return fits[0]
     shape = tuple(whole.shape)
     raise ValueError(f"an output of shape {shape} does not follow from those of the shares")
+
+
+def selecting(output: Any) -> str:
+    """Return the operation behind an output that keeps some of its values; empty for none.
+
+    The mean of what is kept is no mean of those of the shares, though it may begin as one: until
+    a threshold leaves something out, or a label is the one that is to be ignored.
+    """
+    waiting = [output.grad_fn] if output.grad_fn is not None else []
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        name, ignored = node.name(), getattr(node, "_saved_ignore_index", None)
+        if name.startswith(_SELECTING) or (ignored is not None and ignored < _NEGATIVE):
+            return str(name)
+        for before, _ in node.next_functions:
+            if before is not None and before not in seen:
+                seen.add(before)
+                waiting.append(before)
+    return ""
 
 
 def joined(join: Join, shares: Sequence[Any], spans: Sequence[Span]) -> Any:

@@ -52,7 +52,7 @@ class _Kind:
     why_not: str
     message_ratio: float
     call_count: int
-    marked: frozenset[int] = frozenset()
+    marked: frozenset[tuple[int, bool]] = frozenset()
 
 
 _NOT_SHARED = _Kind((), "there are too many kinds of calls", 1.0, 0)
@@ -154,7 +154,7 @@ class Ranks:
         tensors = root_call.tensors
         cuts = tuple(tensor.dim() > 0 and len(tensor) == root_call.size for tensor in tensors)
         rest = cuts, root_call.surroundings, root.training(root_call.module)
-        loose, exact = (loosen(key), tuple(signs(key)), *rest), (key, *rest)
+        loose, exact = (loosen(key), tuple(numbers(key)), *rest), (key, *rest)
         known = root.kinds.get(exact if loose in root.drawing else loose)
         if root.why_not or (known is None and len(root.kinds) >= _MOST_KINDS_COUNT):
             known = _NOT_SHARED
@@ -307,17 +307,17 @@ class Ranks:
             self._training.excuse(RuntimeError(why))
 
 
-def signs(key: Any) -> Iterator[int]:
-    """Yield the signs of the numbers in a signature: a factor of 0 may hide what it multiplies.
+def numbers(key: Any) -> Iterator[float]:
+    """Yield the numbers in a signature: what a model does may depend on an epoch or a factor.
 
-    >>> list(signs((list, (), (int, 3), (float, 0.0), (str, "mean"))))
-    [1, 0]
+    >>> list(numbers((list, (), (int, 3), (float, 0.0), (str, "mean"))))
+    [3, 0.0]
     """
     if isinstance(key, tuple) and key and key[0] in (int, float):
-        yield (key[1] > 0) - (key[1] < 0)
+        yield key[1]
     elif isinstance(key, tuple):
         for part in key:
-            yield from signs(part)
+            yield from numbers(part)
 
 
 def _leaves_some_out(tensors: list[Any]) -> bool:
@@ -326,9 +326,11 @@ def _leaves_some_out(tensors: list[Any]) -> bool:
     return any(tensor.dtype.is_signed and bool((tensor < 0).any()) for tensor in integers)
 
 
-def _marked(tensors: list[Any]) -> frozenset[int]:
-    """Return which tensors have zeros: a mask, or labels, may mark with them what is left out."""
-    return frozenset(at for at, tensor in enumerate(tensors) if not bool(tensor.all()))
+def _marked(tensors: list[Any]) -> frozenset[tuple[int, bool]]:
+    """Return which tensors have zeros, and which NaN: they may mark what is left out."""
+    zeros = {(at, False) for at, tensor in enumerate(tensors) if not bool(tensor.all())}
+    floats = ((at, tensor) for at, tensor in enumerate(tensors) if tensor.is_floating_point())
+    return frozenset(zeros | {(at, True) for at, tensor in floats if bool(tensor.isnan().any())})
 
 
 def _available_bytes() -> int:
