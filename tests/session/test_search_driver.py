@@ -13,10 +13,10 @@ from hasten.testing import FakeTrialRunner, RecordingWatcher, steady
 WORKERS, CACHE = Plan().with_lever("workers", True), Plan().with_lever("cache", True)
 
 
-def candidate(lever):
+def candidate(lever, *, scope=Scope.PROCESS, bundled=False):
     return Candidate(
         lever=lever, phases=frozenset({Phase.DATA}), settings=(True,), gain_ratio=4.0,
-        scope=Scope.PROCESS, effect=Effect.EXACT, bundled=False,
+        scope=scope, effect=Effect.EXACT, bundled=bundled,
     )  # fmt: skip
 
 
@@ -25,9 +25,15 @@ def cost(plan):
     return {WORKERS: 0.6, CACHE: 0.3}.get(plan, 0.6 if plan.settings else 1.0)
 
 
-def driver_after(race_count):
-    """A search in which one lever takes another one's place, after some of its races."""
-    candidates = [candidate("workers"), candidate("cache")]
+TWO = (candidate("workers"), candidate("cache"))
+TOGETHER = (
+    *(candidate(name, scope=Scope.STEP, bundled=True) for name in ("one", "other")),
+    candidate("alone"),
+)
+
+
+def driver_after(race_count, candidates=TWO, cost=cost):
+    """A search after some of its races: of two levers, one takes the other one's place."""
     runner = FakeTrialRunner(cost=cost, noise=steady(0.01), seed=0)
     history = []
     while len(history) < race_count and (asked := propose(candidates, history)):
@@ -52,6 +58,14 @@ def test_what_a_lost_lever_had_displaced_is_worth_an_answer_of_its_own() -> None
     assert driver.best == CACHE
     assert driver.goes_on(answer())
     assert driver.best == WORKERS
+
+
+def test_a_race_that_only_prunes_does_not_end_a_search_that_has_others() -> None:
+    driver = driver_after(1, TOGETHER, lambda plan: 0.8 ** len(plan.settings))
+    found = SimpleNamespace(plan=driver.best, speedup=1.5, levers=())
+    driver.end_s = 80.0
+    assert len(driver.best.settings) == 2
+    assert driver.goes_on(found)
 
 
 def test_where_nothing_is_left_of_a_lost_plan_there_is_no_second_answer() -> None:

@@ -391,8 +391,11 @@ def test_a_wrong_update_is_seen_where_no_two_launches_agree(name, prove_varying)
 @pytest.mark.child
 @pytest.mark.parametrize(
     "name",
-    ["malloc_retention", "fused_optimizer", "planted_rounding", "planted_narrow", "planted_draws"],
-)
+    [
+        "malloc_retention", "fused_optimizer", "planted_rounding", "planted_narrow",
+        pytest.param("planted_draws", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_a_harmless_lever_is_not_blamed_where_no_two_launches_agree(name, prove_varying) -> None:
     proof = prove_varying(Plan().with_lever(name, True))
     verdict, message = said(proof)
