@@ -27,12 +27,13 @@ test: $(READY) system
 		PYTHONPATH=$(LAGGARD) $(TESTS) -m "not measures and not slow" tests/accelerator; \
 	elif [ -n "$$CI" ]; then echo "tests/accelerator needs g++"; exit 1; \
 	else echo "Skipped tests/accelerator: there is no g++."; fi
-	$(BIN)/pytest -q -m measures --reruns 1 -rR tests  # a machine with neighbours gets a second look
+	$(BIN)/pytest -q -m "measures and not slow" --reruns 1 -rR tests  # a machine with neighbours gets a second look
 
 # Whole trainings: each script of the corpus, each data engine, tunings from end to end; and what is
 # timed on the accelerator of the tests.
 slow: $(READY) system
 	$(TESTS) -m "slow and not measures" tests
+	$(BIN)/pytest -q -m "measures and slow" --reruns 1 tests
 	$(BIN)/python tests/accelerator/laggard/laggard.py
 	PYTHONPATH=$(LAGGARD) $(TESTS) -m "slow and not measures" tests/accelerator
 	PYTHONPATH=$(LAGGARD) $(BIN)/pytest -q -m measures --reruns 1 tests/accelerator

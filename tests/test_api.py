@@ -114,6 +114,7 @@ def test_the_package_offers_what_it_documents() -> None:
 
 
 @pytest.mark.child
+@pytest.mark.slow
 def test_hasten_stands_in_an_environment_of_its_own(project) -> None:
     torch = pytest.importorskip("torch")
     place = project / "training"

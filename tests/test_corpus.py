@@ -19,7 +19,7 @@ def loaded():
 
 corpus = loaded()
 TUNED = ("layout/prune_flatten", "anomalies/skips_nan_steps", "delivered/hard_examples")
-_EACH = 8  # script of a group is among the quick tests
+_EACH = 12  # script of a group is among the quick tests
 
 
 @pytest.fixture(scope="module")

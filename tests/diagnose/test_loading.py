@@ -201,6 +201,7 @@ def test_a_loop_that_makes_slow_items_itself_wants_workers(diagnosed) -> None:
 
 
 @pytest.mark.child
+@pytest.mark.slow
 def test_the_same_calls_without_their_cost_are_left_alone(diagnosed) -> None:
     assert not set(diagnosed(ITEMS, "healthy")) & {*OF_ITEMS, *OF_ROWS, "few-workers"}
 
@@ -221,6 +222,7 @@ def test_what_makes_an_item_of_a_stream_slow_is_found(diagnosed) -> None:
 
 
 @pytest.mark.child
+@pytest.mark.slow
 def test_a_stream_of_small_items_is_left_alone(diagnosed) -> None:
     assert not set(diagnosed(STREAM, "healthy")) & {*OF_ITEMS, *OF_ROWS, "few-workers"}
 
@@ -236,6 +238,7 @@ def test_a_wait_that_nothing_else_explains_is_told_with_what_is_known(diagnosed)
 
 
 @pytest.mark.child
+@pytest.mark.slow
 def test_a_short_wait_is_left_alone(diagnosed) -> None:
     assert "data-wait" not in diagnosed(PADDED, "healthy")
 
@@ -256,6 +259,7 @@ def test_workers_that_start_again_for_each_pass_are_found(diagnosed, name) -> No
 
 
 @pytest.mark.child
+@pytest.mark.slow
 def test_workers_that_stay_and_feed_a_slow_model_are_left_alone(diagnosed) -> None:
     assert not set(diagnosed(ROWS, "healthy")) & {*OF_ITEMS, *OF_ROWS, "few-workers"}
 

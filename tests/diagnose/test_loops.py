@@ -78,5 +78,6 @@ def test_checkpoints_are_found_with_their_period(sick) -> None:
 
 
 @pytest.mark.child
+@pytest.mark.slow
 def test_the_healthy_twin_shows_none_of_them(diagnosed) -> None:
     assert not NAMES & set(diagnosed(SCRIPT, "healthy"))

@@ -26,5 +26,6 @@ def test_collections_are_found(diagnosed) -> None:
     assert found.lever == "garbage_collector"
 
 
+@pytest.mark.slow
 def test_a_script_without_them_is_left_alone(diagnosed) -> None:
     assert "gc-pauses" not in diagnosed(SCRIPT, "healthy")

@@ -145,6 +145,7 @@ def test_two_runtimes_with_too_many_threads_are_found(diagnosed) -> None:
 
 
 @pytest.mark.child
+@pytest.mark.slow
 def test_one_runtime_with_few_threads_is_left_alone(diagnosed) -> None:
     if not has_own_openmp():
         pytest.skip("this torch brings no libgomp of its own")

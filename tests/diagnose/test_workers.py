@@ -86,6 +86,7 @@ def test_pools_pins_and_copies_in_workers_are_found(diagnosed, small_machine) ->
 
 
 @pytest.mark.child
+@pytest.mark.slow
 def test_workers_with_one_thread_and_an_array_are_left_alone(diagnosed, small_machine) -> None:
     found = diagnosed(SCRIPT, "healthy")
     names = {"nested-thread-pools", "worker-affinity", "copy-on-write-growth", "shm-too-small"}

@@ -149,6 +149,7 @@ def test_after_the_look_nothing_of_it_is_left(looked_at) -> None:
 
 @pytest.mark.measures
 @pytest.mark.child
+@pytest.mark.slow
 def test_a_loop_that_only_trains_has_no_hot_lines(looked_at) -> None:
     found, _ = looked_at("clean")
     assert found["stacks.sample_count"] > 20

@@ -14,6 +14,7 @@ LEVERS = {
         phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
         effect=effect,
         scope=Scope.STEP,
+        kind=bool,
         gain_ratio=gain,
         card=f"Do {name}.\n\n    Helps: [convolutions].\n",
     )
