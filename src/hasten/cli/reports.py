@@ -213,10 +213,11 @@ def check_outputs(*paths: Path | None, plan: Path | None = None) -> None:
         if path is None:
             continue
         check_writable(path)
-        if path.resolve() in known and (path.is_file() or not path.exists()):
+        place = path.resolve()
+        if place in known and (place.is_file() or not place.exists()):
             problem = f"{shown(path)} is the plan, or is named for another output too."
             raise UsageError(problem, remedy="Choose another file.")
-        known.add(path.resolve())
+        known.add(place)
 
 
 def on_stdout(path: Path | None) -> bool:

@@ -79,7 +79,7 @@ class PhaseTracker:
             # or a model that is evaluated before it was trained, by the next batch.
             passive = not self._asks_for_gradients()
             if not passive:
-                self._is_passive = self._is_unsure = self._was_unsure = False
+                self._trains()
             elif not self.after_forward:
                 self._is_passive = self._is_passive or not module.training
                 self._is_unsure = not self._is_passive
@@ -88,6 +88,10 @@ class PhaseTracker:
             quietly(self.samples.called, id(module), args, kwargs)
             for observer in self._observers:
                 observer.called(module, args, kwargs)
+
+    def _trains(self) -> None:
+        """Note that what came before was no evaluation."""
+        self._is_passive = self._is_unsure = self._was_unsure = False
 
     def leave_root(self, phase_index: int) -> None:
         """End a root call."""
@@ -106,7 +110,8 @@ class PhaseTracker:
             ledger.commit_as_loss()
         else:
             ledger.commit()
-        self.after_forward = self._is_passive = self._is_unsure = self._was_unsure = False
+        self.after_forward = False
+        self._trains()
         self.samples.trained()
         for observer in self._observers:
             observer.backward(tensors)
@@ -143,7 +148,7 @@ class PhaseTracker:
         self._ledger.loop_begins()
         self._ledger.enter(_OPTIMIZER)
         self._ledger.commit()
-        self._is_passive = self._is_unsure = self._was_unsure = False
+        self._trains()
 
     def optimizer_stepped(self) -> None:
         """Note that no loss follows now."""

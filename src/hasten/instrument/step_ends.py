@@ -282,10 +282,11 @@ class ManualUpdateDetector:
 
 
 def _shape(parameter: Any) -> Any:
-    """Return the shape of a parameter; None where a lazy module has not made it yet."""
-    from torch.nn.parameter import is_lazy
-
-    return None if is_lazy(parameter) else parameter.shape
+    """Return the shape of a parameter; None where it has none, as in a lazy module."""
+    try:
+        return parameter.shape
+    except Exception:
+        return None
 
 
 def _parameters(optimizer: Any) -> list[Any]:

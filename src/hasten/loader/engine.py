@@ -246,7 +246,7 @@ class LoaderEngine:
             if loader._iterator is None:
                 loader._iterator = stayed
         front._next_data = epoch.next
-        self.next_batches.know(front, weakref.WeakMethod(epoch.peek))
+        self.next_batches.know(front, epoch.peek)
         if loader.num_workers:  # torch's iterators with workers have this method too
             front._shutdown_workers = epoch.leave
         self._fronts[front] = weakref.ref(loader)

@@ -75,7 +75,7 @@ def refuse(asked: Proposal, limits: BudgetLimits) -> Refusal | None:
     Races that look for a speed-up have to save more of the training than they cost; those that
     find a culprit or remove levers serve another purpose and do not have to.
     """
-    if limits.ended or (limits.for_speed and asked.expected_ratio <= 1.0):
+    if limits.ended or (limits.for_speed and not asked.promises_gain):
         return Refusal(
             asked=asked, reason=RefusalReason.ENDED, message="the search was stopped before it"
         )

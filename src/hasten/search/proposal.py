@@ -55,6 +55,11 @@ class Proposal:
     expected_ratio: float = 1.0
     named_ratio: float = 0.0
 
+    @property
+    def promises_gain(self) -> bool:
+        """Whether a speed-up is expected of it; else it finds a culprit or removes levers."""
+        return self.expected_ratio > 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceCriteria:

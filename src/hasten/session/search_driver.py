@@ -143,6 +143,11 @@ class SearchDriver:
         self._has_left = self._has_left or bool(levers)
         return self.best
 
+    def has_other(self, answer: Tuning) -> bool:
+        """Return whether the best plan is another than that of an answer."""
+        best = self.best
+        return bool(best.settings) and self._options.with_applied(best) != answer.plan
+
     def goes_on(self, answer: Tuning) -> bool:
         """Return whether there is time for more than a first answer, and more may be expected.
 
@@ -157,9 +162,7 @@ class SearchDriver:
         if self.end_s >= self._options.budget_s and not refuted:
             return False
         self.end_s = self._options.budget_s
-        best = self.best
-        is_other = best.settings and self._options.with_applied(best) != answer.plan
-        if is_other and self._spare_s(best) > 0.0:
+        if self.has_other(answer) and self._spare_s(self.best) > 0.0:
             return True  # what the first answer has lost had displaced another lever
         asked = self._propose(for_speed=True)
         if asked is None:
@@ -310,7 +313,7 @@ class SearchDriver:
     def _why_passed_over(self) -> str:
         """Say why races were not run, one reason for all; empty where none was left out."""
         late = self._passed_over(search.RefusalReason.TIME)
-        if late := [asked for asked in late if asked.expected_ratio > 1.0]:
+        if late := [asked for asked in late if asked.promises_gain]:
             after_s = self._after_s(late[0].candidate, self.best)
             needed_s = self._spent_s() + self._races.price(late[0]).wall_s + after_s
             return (

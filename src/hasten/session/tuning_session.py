@@ -184,8 +184,7 @@ class TuningSession:
         self._begin_again()
         try:
             self._driver.run()
-            best = self._driver.best
-            if best.settings and self._options.with_applied(best) != first.plan:
+            if self._driver.has_other(first):
                 self._begin_again()
                 second = self._answer()
         except (KeyboardInterrupt, OutOfTime):

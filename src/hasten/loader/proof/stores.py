@@ -409,8 +409,7 @@ def _is_only_asked(
 def _is_written_out(call: ast.Call) -> bool:
     """Return whether a call writes what it is given to a file, or copies it."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-    is_whole = all(one.arg != "copy" for one in call.keywords)
-    return is_whole and isinstance(owner, ast.Name) and (owner.id, called(call)) in _WRITING_OUT
+    return isinstance(owner, ast.Name) and (owner.id, called(call)) in _WRITING_OUT
 
 
 def _is_test(node: ast.AST, parent: ast.AST | None) -> bool:

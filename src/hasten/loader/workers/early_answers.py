@@ -93,14 +93,16 @@ class NextBatches:
         self._peeks: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
         self._going: WeakSet[Any] = WeakSet()
 
-    def know(self, iterator: Any, peek: weakref.WeakMethod[Callable[[], Any]]) -> None:
+    def know(self, iterator: Any, peek: Callable[[], Any]) -> None:
         """Let `peek` show the next batch of an iterator that does not get it from torch.
 
-        It may hold the loader, which may hold the iterator: an entry of this table would never go.
+        That method's object may hold the loader, which may hold the iterator: if it were held here,
+        this entry would never go.
         """
+        itself = weakref.WeakMethod(peek)
 
         def shown() -> Any:
-            method = peek()
+            method = itself()
             return None if method is None else method()
 
         self._peeks[iterator] = shown

@@ -103,10 +103,8 @@ class Pool:
         itself, owner = weakref.ref(self), (os.getpid(), get_ident())
 
         def break_off(gone: weakref.ref[Any]) -> None:
-            pool, here = itself(), (os.getpid(), get_ident())
-            if pool is None or pool._holder is not gone or here != owner:
-                return
-            if not sys.is_finalizing():
+            pool, is_own = itself(), (os.getpid(), get_ident()) == owner
+            if pool is not None and pool._holder is gone and is_own and not sys.is_finalizing():
                 pool._release()
 
         self._holder = weakref.ref(holder, break_off)

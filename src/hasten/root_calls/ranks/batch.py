@@ -6,6 +6,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hasten.root_calls.ranks.graph import nodes_behind
 from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:
@@ -111,18 +112,12 @@ def selecting(output: Any) -> str:
     The mean of what is kept is no mean of those of the shares, though it may begin as one: until
     a threshold leaves something out, or a label is the one that is to be ignored.
     """
-    waiting = [output.grad_fn] if output.grad_fn is not None else []
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        name, ignored = node.name(), getattr(node, "_saved_ignore_index", None)
-        if name.startswith(_SELECTING) or (ignored is not None and ignored < _NEGATIVE):
-            return str(name)
-        for before, _ in node.next_functions:
-            if before is not None and before not in seen:
-                seen.add(before)
-                waiting.append(before)
-    return ""
+    names = (
+        str(node.name()) for node in nodes_behind([output])
+        if node.name().startswith(_SELECTING)
+        or getattr(node, "_saved_ignore_index", _NEGATIVE) < _NEGATIVE
+    )  # fmt: skip
+    return min(names, default="")
 
 
 def joined(join: Join, shares: Sequence[Any], spans: Sequence[Span]) -> Any:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.random_state_use import states, went_on
 from hasten.root_calls.ranks.batch import tensors_in
+from hasten.root_calls.ranks.graph import nodes_behind
 from hasten.root_calls.ranks.held_state import HeldState
 
 if TYPE_CHECKING:
@@ -60,27 +61,12 @@ def are_joined(result: Any) -> bool:
     if len(outputs) < 2:
         return False
     return len(nodes) < len(outputs) or any(
-        (nodes - {output.grad_fn}) & _nodes_behind([output], ()) for output in outputs
+        (nodes - {output.grad_fn}) & nodes_behind([output]) for output in outputs
     )
 
 
 def _leaves_behind(result: Any, inputs: list[Any]) -> set[int]:
     """Return the ids of the tensors that get gradients from a result, not by way of its inputs."""
-    nodes = _nodes_behind(tensors_in(result), inputs)
+    nodes = nodes_behind(tensors_in(result), inputs)
     leaves = (getattr(node, "variable", None) for node in nodes)
     return {id(leaf) for leaf in leaves if leaf is not None}
-
-
-def _nodes_behind(outputs: list[Any], inputs: Any) -> set[Any]:
-    """Return the nodes of autograd's graph between outputs and inputs."""
-    known = {tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None}
-    found: set[Any] = set()
-    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    while waiting:
-        node = waiting.pop()
-        if node in known:
-            continue
-        known.add(node)
-        found.add(node)
-        waiting += [after for after, _ in node.next_functions if after is not None]
-    return found
