@@ -9,11 +9,13 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from hasten import lever
 from hasten.errors import PlanError, UsageError
 from hasten.records import Budget, Entry, LossEnvelope, Plan, Reason, Torch
 from hasten.report import plan_file
+from hasten.report import text as text_report
 
 TODAY = datetime.date(2026, 1, 2)
 
@@ -380,6 +382,28 @@ def test_our_own_plan_may_be_written_over(path, saved, workload):
     plan_file.guard_plan(Path("/nonexistent/hasten.toml"), workload)
     plan_file.guard_plan(path, replace(workload, argv=("train.py", "--other", "argument")))
     assert saved.plan
+
+
+@pytest.mark.parametrize("name", ["k-report.txt", "k-unconfirmed-report.txt"])
+def test_a_text_that_is_no_report_is_never_written_over(tmp_path, tuning, workload, name):
+    plan_path, text = tmp_path / "k.toml", tmp_path / name
+    plan_file.guard(plan_path, workload)
+    text.write_text("The report of my training.\n")
+    with pytest.raises(UsageError, match=rf"{name} is there already and is not a report"):
+        plan_file.guard(plan_path, workload)
+    page = text_report.render_tuning(tuning, plan_path=plan_path, snippets={})
+    with text.open("w") as file:
+        Console(file=file, width=80).print(page)
+    plan_file.guard(plan_path, workload)
+
+
+def test_an_unconfirmed_plan_of_another_script_is_not_written_over(tmp_path, tuning, workload):
+    other = replace(workload, argv=("other.py",))
+    aside = tmp_path / "k-unconfirmed.toml"
+    plan_file.write_plan(aside, tuning, snippets={}, today=TODAY)
+    plan_file.guard(tmp_path / "k.toml", workload)
+    with pytest.raises(UsageError, match=r"k-unconfirmed\.toml is the plan of another script"):
+        plan_file.guard(tmp_path / "k.toml", other)
 
 
 def test_the_plan_of_another_script_is_not_written_over(path, tuning, workload):

@@ -120,6 +120,19 @@ def test_a_file_that_does_not_say_it_is_as_good_as_its_gates(path, evidence, sta
     assert plan_file.read_plan(path).state is state
 
 
+def test_a_plan_whose_numbers_no_gate_could_judge_says_so(path, tuning):
+    others = [g for g in tuning.proof.gates if not g.name.startswith(("G0", "G1"))]
+    assert others  # the tuning of these tests has a gate of numbers
+    opened = tuple(
+        replace(gate, passed=None) if gate in others else gate for gate in tuning.proof.gates
+    )
+    unjudged = replace(tuning, proof=replace(tuning.proof, gates=opened))
+    (told,) = plan_file.doubts(write(path, unjudged))
+    assert "No gate could judge" in told.message
+    assert not told.refuses
+    assert not plan_file.doubts(replace(plan_file.read_plan(path), plan=Plan()))
+
+
 def test_a_failed_plan_without_levers_is_never_refused(path, tuning):
     saved = replace(write(path, failing(tuning)), plan=Plan())
     assert plan_file.doubts(saved) == ()

@@ -199,7 +199,7 @@ def tune(
     )  # fmt: skip
     workload = read_workload(script, python=python)
     if not force:
-        plan_file.guard_plan(path, workload)
+        plan_file.guard(path, workload)
     with telling(events, "tune", workload) as told:
         with view(quiet=quiet, progress=progress, budget_s=options.budget_s) as screen:
             tuning = session.tune(workload, options, CombinedWatcher(told, screen))

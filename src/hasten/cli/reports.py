@@ -125,7 +125,7 @@ def leave(
     from hasten.report import plan_file
 
     path = plan_file.place_for(path, tuning)
-    report_path = path.with_name(f"{path.stem}-report.txt")
+    report_path = plan_file.report_path(path)
     snippets = _snippets(tuning)
     page = _page(tuning, path, full=True)
     try:

@@ -40,11 +40,23 @@ from hasten.records.traits import (
     ProductSpeed,
     Traits,
 )
-from hasten.records.tuning import Cost, Gate, LeverReport, Passes, Profiling, Proof, Tuning
+from hasten.records.tuning import (
+    REPEATABLE,
+    STRUCTURE,
+    Cost,
+    Gate,
+    LeverReport,
+    Passes,
+    Profiling,
+    Proof,
+    Tuning,
+)
 
 __all__ = [
     "CONTENDED",
     "LEAST_RATIO",
+    "REPEATABLE",
+    "STRUCTURE",
     "Assumption",
     "Budget",
     "Caveat",

@@ -25,6 +25,8 @@ _WITHOUT_EVIDENCE = (
     Reason.UNPROVED,
 )
 _ANOTHER_TIME = (Reason.NO_TIME, Reason.EXCLUDED)
+REPEATABLE, STRUCTURE = "G0 repeatable", "G1 structure"
+"""The names of the gates that every proof has; they compare no numbers of a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hasten.records import REPEATABLE, STRUCTURE
 from hasten.report.document import utf8
 from hasten.report.plan_state import State, state_of
 from hasten.report.wording import PASSED
@@ -78,6 +79,16 @@ def read_state(table: Mapping[str, Any]) -> State | None:
         return State.FAILED
     told = table.get("state")
     return State(told) if told in list(State) else None
+
+
+def read_judged(table: Mapping[str, Any]) -> bool:
+    """Return whether a gate that compares numbers passed; True where a table has no gates."""
+    gates = table.get("gates")
+    if not isinstance(gates, list) or not gates:
+        return True
+    others = tuple(f"{PASSED[True]}: {name}" for name in (REPEATABLE, STRUCTURE))
+    passed = [str(gate) for gate in gates if str(gate).startswith(PASSED[True])]
+    return any(not gate.startswith(others) for gate in passed)
 
 
 def doubt(state: State | None, plan: Plan) -> str:

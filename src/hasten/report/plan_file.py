@@ -25,7 +25,7 @@ from hasten import lever
 from hasten.errors import PlanError, UsageError, shown
 from hasten.records import Entry, LossEnvelope, Outcome, Plan
 from hasten.report.document import utf8
-from hasten.report.evidence_table import doubt, evidence_table, read_state
+from hasten.report.evidence_table import doubt, evidence_table, read_judged, read_state
 from hasten.report.files import write_atomically
 from hasten.report.plan_state import State, state_of
 from hasten.report.wording import EFFECTS, PLAN_NAME, command_line, granted, interval, words
@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _HASH_COUNT = 16  # of its digits
 _SETTINGS = (".py", ".yaml", ".yml", ".toml")
+_REPORT_HEADING = "hasten tune"
 REDO = "Run `hasten tune` again to write a new one."
+_UNJUDGED = "No gate could judge what this plan does to the numbers: see its [evidence]."
 _WRITE_OVER = "Choose another --plan, or add --force to write over it."
 
 
@@ -60,6 +62,7 @@ class SavedPlan:
         state: how far the plan can be relied on; None if the file does not say.
         assumed: names of the assumptions that the user granted when it was tuned.
         is_contended: other processes kept CPUs busy when it was tuned.
+        is_judged: a gate that compares numbers passed, or the file has no gates.
     """
 
     plan: Plan
@@ -73,6 +76,7 @@ class SavedPlan:
     state: State | None = None
     assumed: frozenset[str] = frozenset()
     is_contended: bool = False
+    is_judged: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +119,41 @@ def write_plan(path: Path, tuning: Tuning, *, snippets: Mapping[str, str], today
     if tuning.envelope is not None and tuning.plan.settings:
         document.add("guard", guard_table(tuning.envelope))
     write_atomically(path, tomlkit.dumps(document))
+
+
+def report_path(path: Path) -> Path:
+    """Return where the full report lies that belongs to a plan."""
+    return path.with_name(f"{path.stem}-report.txt")
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-unconfirmed{path.suffix}")
+
+
+def guard(path: Path, workload: Workload) -> None:
+    """Refuse to overwrite what a tuning may write over and what it has not written for this script.
+
+    Raises:
+        UsageError: a plan or report there, or beside it, is another script's or no file of ours.
+    """
+    for plan in (path, _aside(path)):
+        guard_plan(plan, workload)
+        if not _is_replaceable(report_path(plan)):
+            raise UsageError(
+                f"{report_path(plan)} is there already and is not a report of hasten.",
+                remedy="Choose another --plan, or move that file away.",
+            )
+
+
+def _is_replaceable(report: Path) -> bool:
+    """Return whether a report may be written there: nothing is there, or an older report."""
+    try:
+        if not report.is_file():
+            return not os.path.lexists(report)
+        with report.open(encoding="utf-8", errors="replace") as text:
+            return text.read(len(_REPORT_HEADING)) == _REPORT_HEADING
+    except OSError:
+        return False
 
 
 def guard_plan(path: Path, workload: Workload) -> None:
@@ -164,7 +203,7 @@ def place_for(path: Path, tuning: Tuning) -> Path:
         there = None
     if there is not None and there.strength_index <= state_of(tuning).strength_index:
         return path
-    return path.with_name(f"{path.stem}-unconfirmed{path.suffix}")
+    return _aside(path)
 
 
 def read_plan(path: Path) -> SavedPlan:
@@ -194,6 +233,7 @@ def read_plan(path: Path) -> SavedPlan:
         state=read_state(evidence),
         assumed=frozenset(_texts(path, content, "assume")),
         is_contended=evidence.get("contended") is True,
+        is_judged=read_judged(evidence),
     )
     try:
         lever.check_plan(saved.plan)
@@ -210,6 +250,8 @@ def doubts(saved: SavedPlan) -> tuple[Difference, ...]:
     found = []
     if message := doubt(saved.state, saved.plan):
         found.append(Difference(message=message, refuses=saved.state is State.FAILED))
+    if not saved.is_judged and saved.state is not State.FAILED and saved.plan.settings:
+        found.append(Difference(message=_UNJUDGED, refuses=False))
     if saved.is_contended and saved.plan.settings:
         found.append(Difference(message=_beside_others(saved.plan), refuses=False))
     return tuple(found)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hasten.records import Gate, Proof
+from hasten.records import REPEATABLE, STRUCTURE, Gate, Proof
 from hasten.verify.distances import (
     LEAST_DISTANCE,
     average_ratios,
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from hasten.verify.recorded_run import RecordedRun
 
-REPEATABLE, STRUCTURE = "G0 repeatable", "G1 structure"
-"""The names of the gates that every proof has."""
 PASS_RATIO, WARN_RATIO = 10.0, 100.0
 TENSOR_FACTOR = 10.0
 _GROSS_DISTANCE = 0.2

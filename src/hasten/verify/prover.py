@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hasten.errors import TRIAL_FAILURES
 from hasten.lever import lookup
-from hasten.records import Effect, Gate, Phase, Plan, Proof
+from hasten.records import REPEATABLE, STRUCTURE, Effect, Gate, Phase, Plan, Proof
 from hasten.verify import distribution, gates, precision
 from hasten.verify.distances import alike
 from hasten.verify.loss_envelope import envelope_of
@@ -69,7 +69,7 @@ class Prover:
         try:
             return self._judge(plan)
         except TRIAL_FAILURES as failure:
-            gate = Gate(name=gates.STRUCTURE, passed=False, message=failure.last_words)
+            gate = Gate(name=STRUCTURE, passed=False, message=failure.last_words)
             return Proof(effect=declared, gates=(gate,))
 
     def _judge(self, plan: Plan) -> Proof:
@@ -207,4 +207,4 @@ class Prover:
 
 def _is_news(gate: Gate) -> bool:
     """Return whether a gate of a part of a plan says more than the same gate of the whole."""
-    return gate.passed is False or gate.name not in (gates.REPEATABLE, gates.STRUCTURE)
+    return gate.passed is False or gate.name not in (REPEATABLE, STRUCTURE)
