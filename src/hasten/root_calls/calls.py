@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 _TENSOR = "tensor"
 _PLAIN = (bool, int, float, str, type(None))
@@ -72,3 +75,23 @@ def made_by_autograd(value: Any) -> list[Any]:
     if isinstance(parts, (list, tuple)) or parts is not value:
         return [tensor for part in parts for tensor in made_by_autograd(part)]
     return []
+
+
+def nodes_behind(outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> set[Any]:
+    """Return the nodes of autograd's graph between outputs and inputs."""
+    known = {tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None}
+    found: set[Any] = set()
+    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    while waiting:
+        node = waiting.pop()
+        if node in known:
+            continue
+        known.add(node)
+        found.add(node)
+        waiting += [after for after, _ in node.next_functions if after is not None]
+    return found
+
+
+def leaves_among(nodes: Iterable[Any]) -> list[Any]:
+    """Return the tensors to whose gradients nodes of autograd's graph add."""
+    return [leaf for node in nodes if (leaf := getattr(node, "variable", None)) is not None]

@@ -16,6 +16,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
+from hasten.root_calls.calls import leaves_among, nodes_behind
 from hasten.root_calls.fit import has_hooks
 from hasten.root_calls.own_code import mention
 
@@ -216,11 +217,14 @@ class LossScaling:
         if inputs is not None:
             found = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
         else:
-            found, kinds = _leaves(roots)
-            if any("BackwardHook" in kind.__name__ for kind in kinds):
+            nodes = nodes_behind(roots)
+            found = [root for root in roots if root.is_leaf and root.requires_grad]
+            found += leaves_among(nodes)
+            if any("BackwardHook" in type(node).__name__ for node in nodes):
                 self._give_up("modules have backward hooks, which would see scaled gradients")
                 return None
-            if any(issubclass(kind, torch.autograd.function.BackwardCFunction) for kind in kinds):
+            own = torch.autograd.function.BackwardCFunction
+            if any(isinstance(node, own) for node in nodes):
                 found = self._and_all_weights(found)  # it may begin a pass of its own
         if not all(isinstance(tensor, torch.Tensor) for tensor in found):
             return None
@@ -249,28 +253,6 @@ def _times(scale: Any, roots: Sequence[Any], given: Sequence[Any]) -> list[Any]:
     pairs = zip(roots, given, strict=True)
     whole = [torch.ones_like(root) if gradient is None else gradient for root, gradient in pairs]
     return [gradient * scale.to(gradient.device, gradient.dtype) for gradient in whole]
-
-
-def _leaves(roots: Sequence[Any]) -> tuple[list[Any], set[type]]:
-    """Return the leaves of autograd's graph above some tensors, and the types of its other nodes.
-
-    A microsecond for each node, of which a backward pass spends at least five.
-    """
-    found = [root for root in roots if root.grad_fn is None and root.requires_grad]
-    todo = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen, kinds = set(todo), set()
-    while todo:
-        node = todo.pop()
-        kind = type(node)
-        if kind.__name__ == "AccumulateGrad":
-            found.append(node.variable)
-            continue
-        kinds.add(kind)
-        for above, _ in node.next_functions:
-            if above is not None and above not in seen:
-                seen.add(above)
-                todo.append(above)
-    return found, kinds
 
 
 def _gradients(tensors: Iterable[Any]) -> list[Any]:

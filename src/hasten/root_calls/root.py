@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from hasten.root_calls.calls import loosen, made_by_autograd
+from hasten.root_calls.calls import leaves_among, loosen, made_by_autograd, nodes_behind
 from hasten.root_calls.fit import uninitialized
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Outputs:
 
     def _learn(self, kind: Any, made: Sequence[Any]) -> None:
         if len(self.reached) < _MOST_KINDS_COUNT:
-            behind = [_leaves(tensor.grad_fn) for tensor in made]
+            behind = [frozenset(map(id, leaves_among(nodes_behind([one])))) for one in made]
             self.reached[kind] = frozenset().union(*behind)
             self._behind[kind] = behind if len(set(behind)) > 1 else ()
 
@@ -236,16 +236,3 @@ class Outputs:
             frozenset().union(*behind) - frozenset().union(*(behind[place] for place in asked))
             for behind, asked in done
         )
-
-
-def _leaves(node: Any) -> frozenset[int]:
-    """Return the ids of the tensors that get a gradient from a node of autograd's graph."""
-    waiting, known, found = [node], {node}, set()
-    while waiting:
-        one = waiting.pop()
-        if (variable := getattr(one, "variable", None)) is not None:
-            found.add(id(variable))
-        new = {after for after, _ in one.next_functions if after is not None} - known
-        known |= new
-        waiting += new
-    return frozenset(found)

@@ -6,7 +6,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.root_calls.ranks.graph import nodes_behind
+from hasten.root_calls.calls import nodes_behind
 from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:

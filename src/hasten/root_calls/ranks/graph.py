@@ -44,21 +44,6 @@ def gradients(
     return found
 
 
-def nodes_behind(outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> set[Any]:
-    """Return the nodes of autograd's graph between outputs and inputs."""
-    known = {tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None}
-    found: set[Any] = set()
-    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    while waiting:
-        node = waiting.pop()
-        if node in known:
-            continue
-        known.add(node)
-        found.add(node)
-        waiting += [after for after, _ in node.next_functions if after is not None]
-    return found
-
-
 @cache
 def functions() -> Functions:
     """Return the functions, which need torch to be defined."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hasten.root_calls.calls import leaves_among, nodes_behind
 from hasten.root_calls.random_state_use import states, went_on
 from hasten.root_calls.ranks.batch import tensors_in
-from hasten.root_calls.ranks.graph import nodes_behind
 from hasten.root_calls.ranks.held_state import HeldState
 
 if TYPE_CHECKING:
@@ -67,6 +67,4 @@ def are_joined(result: Any) -> bool:
 
 def _leaves_behind(result: Any, inputs: list[Any]) -> set[int]:
     """Return the ids of the tensors that get gradients from a result, not by way of its inputs."""
-    nodes = nodes_behind(tensors_in(result), inputs)
-    leaves = (getattr(node, "variable", None) for node in nodes)
-    return {id(leaf) for leaf in leaves if leaf is not None}
+    return set(map(id, leaves_among(nodes_behind(tensors_in(result), inputs))))
