@@ -285,6 +285,7 @@ def test_a_search_goes_on_from_a_torn_journal(tmp_path) -> None:
     journal = Journal.open(path, {"script": "a"})
     for seen in history[:5]:
         journal.append(seen)
+    journal.file.close()
     path.write_bytes(path.read_bytes()[:-9])
 
     journal = Journal.open(path, {"script": "a"})

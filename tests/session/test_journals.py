@@ -103,7 +103,6 @@ def lives_on(journal):
     journal.settle(begun)
     journal.append(FAILED)
     assert (journal.history, journal.begun) == ((FAILED,), begun)
-    journal.path.unlink(missing_ok=True)
 
 
 def test_without_a_home_the_races_are_kept_in_memory(work, monkeypatch):
@@ -127,6 +126,26 @@ def test_on_a_full_disk_the_races_are_kept_in_memory(work, monkeypatch):
     lives_on(journal)
 
 
+def test_two_tunings_of_one_command_do_not_write_into_one_journal(work):
+    first = opened(work, Entry.SCRIPT, "train.py")
+    second = opened(work, Entry.SCRIPT, "train.py")
+    assert second.lost == "another tuning of this command is running"
+    lives_on(second)
+    second.forget()
+    first.append(FAILED)
+    first.file.close()
+    assert opened(work, Entry.SCRIPT, "train.py").history == (FAILED,)
+
+
+def test_each_kind_of_machine_has_a_journal_of_its_own(work):
+    workload = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd=str(work), python="python")
+    there = replace(LAPTOP, cpu=replace(LAPTOP.cpu, model="another"))
+    for machine in (LAPTOP, there):
+        open_journal(workload, Options(), machine, torch="2.9.0").append(FAILED)
+    for machine in (LAPTOP, there):
+        assert open_journal(workload, Options(), machine, torch="2.9.0").resumed_count == 1
+
+
 def test_a_disk_that_fills_up_ends_no_search(work, monkeypatch):
     tries = []
 
@@ -144,7 +163,7 @@ def test_a_disk_that_fills_up_ends_no_search(work, monkeypatch):
 def test_a_search_says_once_that_its_races_are_lost(work):
     said = []
     driver = SearchDriver(
-        (), search.Journal(path=work / "j", lost="disk quota exceeded"),
+        (), search.Journal(lost="disk quota exceeded"),
         races=SimpleNamespace(confirm_s=0.0, least_ratio=0.02, price=None), options=Options(),
         view=SimpleNamespace(note=said.append), note=said.append, spent_s=lambda: 0.0,
         costs=lambda plan: SimpleNamespace(answer_s=0.0), deadline=Deadline(),

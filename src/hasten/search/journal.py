@@ -6,10 +6,11 @@ crash is dropped at the next start, and nothing before it is lost.
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
@@ -43,19 +44,21 @@ class Journal:
     """The races of one search.
 
     Attributes:
-        path: the file.
+        path: the file; None if it is in memory.
         history: every comparison in it, oldest first.
         begun: what the search began with. It comes from measurements, which differ from start
             to start; a resumed search keeps what it began with.
         resumed_count: how many of the comparisons an earlier run left.
         lost: why nothing more is written, such as a full disk; empty while all is kept.
+        file: it, open and locked, so that two searches never write to one.
     """
 
-    path: Path
+    path: Path | None = None
     history: tuple[Comparison, ...] = ()
     begun: SearchStarted = field(default_factory=SearchStarted)
     resumed_count: int = 0
     lost: str = ""
+    file: IO[bytes] | None = None
 
     @classmethod
     def open(cls, path: Path, fingerprint: Mapping[str, Any]) -> Journal:
@@ -66,24 +69,34 @@ class Journal:
         Args:
             path: the file; its folder is made.
             fingerprint: what the races depend on: script, machine, versions; plain JSON.
+
+        Raises:
+            BlockingIOError: another process has it open.
+            OSError: it cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         header = msgspec.json.encode({"schema": SCHEMA, "fingerprint": fingerprint}, order="sorted")
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        file = _locked(path)
+        lines = path.read_bytes().splitlines(keepends=True)
         if lines and lines[0] == header + b"\n":
             history, begun, kept_bytes = _read(lines)
-            os.truncate(path, kept_bytes)
-            return cls(path=path, history=history, begun=begun, resumed_count=len(history))
+            file.truncate(kept_bytes)
+            return cls(
+                path=path, history=history, begun=begun, resumed_count=len(history), file=file
+            )
         if lines:
             path.replace(path.with_name(path.name + ".old"))
-        _append(path, header)
+            file.close()
+            file = _locked(path)
+        _append(file, header)
         _sync_folder(path.parent)
-        return cls(path=path)
+        return cls(path=path, file=file)
 
     def forget(self) -> None:
         """Remove the file: the search has come to its end."""
-        with suppress(OSError):
-            self.path.unlink(missing_ok=True)
+        if self.path is not None:
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
 
     def settle(self, begun: SearchStarted) -> None:
         """Keep what the search begins with, for the next start."""
@@ -98,10 +111,10 @@ class Journal:
 
     def _write(self, line: bytes) -> None:
         """Add a line; none follows one that failed: it may be torn, and reading ends there."""
-        if self.lost:
+        if self.lost or self.file is None:
             return
         try:
-            _append(self.path, line)
+            _append(self.file, line)
         except OSError as error:
             self.lost = (error.strerror or str(error)).lower()
 
@@ -125,11 +138,27 @@ def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], SearchStarted, in
     return tuple(history), begun, kept_bytes
 
 
-def _append(path: Path, line: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(line + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+def _locked(path: Path) -> IO[bytes]:
+    """Open a file for appending, which no other process has open in this way."""
+    import fcntl
+
+    file = path.open("ab", buffering=0)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):  # some network file systems
+            return file
+        file.close()
+        if not isinstance(error, BlockingIOError | FileNotFoundError):
+            raise
+    raise BlockingIOError(errno.EWOULDBLOCK, "another tuning of this command is running")
+
+
+def _append(file: IO[bytes], line: bytes) -> None:
+    file.write(line + b"\n")
+    os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

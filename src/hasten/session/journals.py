@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
 import re
-import shutil
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +14,6 @@ from hasten import search
 from hasten.errors import UsageError
 from hasten.lever import discover
 from hasten.records import Entry
-from hasten.trials.isolation.scratch import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,7 +42,8 @@ def open_journal(
     from hasten.report import archive
     from hasten.report.document import utf8
 
-    key = hashlib.sha256(repr((workload.command, workload.cwd)).encode()).hexdigest()[:16]
+    machines = (machine.cpu.model, machine.budget.core_count)
+    key = hashlib.sha256(repr((workload.command, workload.cwd, machines)).encode()).hexdigest()[:16]
     told: dict[str, object] = {
         "torch": torch,
         "command": list(map(utf8, workload.command)),
@@ -58,9 +56,7 @@ def open_journal(
         lost = "there is no home folder"
     except OSError as error:
         lost = (error.strerror or str(error)).lower()
-    forgetting = make_folder() / "journal.jsonl"
-    atexit.register(shutil.rmtree, forgetting.parent, ignore_errors=True)
-    return search.Journal(path=forgetting, lost=lost)
+    return search.Journal(lost=lost)
 
 
 def _fingerprint(workload: Workload, options: Options, machine: Machine) -> dict[str, object]:
