@@ -765,6 +765,16 @@ def test_an_error_is_the_last_event(session):
     assert (last["event"], last["problem"], last["exit_code"]) == ("error", "It never trains.", 3)
 
 
+def test_the_event_of_an_error_says_what_the_command_says(session):
+    output = f"{MISSING}'torch'"
+    session.error = ScriptFailed("The script failed (exit code 1).", remedy="", output=output)
+    done = hasten_with("tune", "--log-jsonl", "e.jsonl", "train.py")
+    last = json.loads(Path("e.jsonl").read_text().splitlines()[-1])
+    assert last["problem"] == "The Python that runs the script has no torch."
+    assert last["exit_code"] == done.exit_code == 2
+    assert last["problem"] in done.output
+
+
 def test_events_on_stdout_leave_it_to_them(session, capfd):
     with pytest.raises(SystemExit):
         app(["profile", "--quiet", "--log-jsonl", "-", "train.py"], prog_name="hasten")
@@ -778,6 +788,27 @@ def test_doctor_prints_and_writes(session):
     assert done.exit_code == 0, done.output
     assert "A CPU" in done.stdout
     assert json.loads(Path("d.json").read_text())["machine"]["cpu"]["model"] == "A CPU"
+
+
+def test_levers_by_hand_need_no_plan_of_another_script(session):
+    hasten_with("tune", "train.py")
+    Path("eval.py").write_text("")
+    done = hasten_with("run", "--set", "compile=max", "eval.py")
+    assert done.exit_code == 0, done.output
+    assert "hasten.toml is the plan of train.py: only what was set by hand" in done.output
+    assert dict(session.calls[-1][2].settings) == {"compile": "max"}
+    assert hasten_with("run", "--plan", "hasten.toml", "eval.py").exit_code == 2
+
+
+def test_the_report_of_another_script_is_not_shown_for_a_plan(session):
+    for name in "ab":
+        Path(f"{name}.py").write_text("")
+        assert hasten_with("tune", "--plan", f"{name}.toml", f"{name}.py").exit_code == 0
+    assert hasten_with("report", "b.toml").exit_code == 0
+    Path("b.toml").write_bytes(Path("a.toml").read_bytes())
+    for option in ((), ("--edits",)):
+        done = hasten_with("report", *option, "b.toml")
+        assert (done.exit_code, "is the plan of a.py" in done.output) == (2, True), done.output
 
 
 def test_run_applies_the_plan_and_the_levers(session):
@@ -873,6 +904,21 @@ def test_a_project_gives_defaults_that_the_command_line_overrides(session, proje
     found = options(session)
     assert (found.budget_s, found.numerics, found.only) == (180.0, Effect.ROUNDING, {"compile"})
     assert hasten_with("run", "--set", "compile=max", "train.py").exit_code == 0
+
+
+def test_paths_of_a_project_begin_at_its_folder(session, project) -> None:
+    table = '[tool.hasten]\nplan = "plans/t.toml"\npython = "python3"\njson = "r.json"\n'
+    (project / "pyproject.toml").write_text(table)
+    below = project / "below"
+    below.mkdir()
+    os.chdir(below)
+    (below / "train.py").write_text("")
+    assert hasten_with("tune", "train.py").exit_code == 0
+    assert (project / "plans" / "t.toml").is_file()
+    assert (project / "r.json").is_file()
+    assert sorted(file.name for file in below.iterdir()) == ["train.py"]
+    done = hasten_with("report")
+    assert done.exit_code == 0, done.output
 
 
 def test_a_default_that_may_be_given_several_times_may_be_one_word(session, project) -> None:

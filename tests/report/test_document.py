@@ -1,6 +1,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -88,6 +90,28 @@ def test_a_link_stays_a_link(tmp_path):
 def test_what_is_no_plain_file_is_written_in_place():
     files.write_atomically(files.Path("/dev/null"), "x")
     assert files.Path("/dev/null").is_char_device()
+
+
+def test_stdout_that_goes_to_a_file_is_written_where_it_stands(tmp_path):
+    code = (
+        "from hasten.report import files\n"
+        "print('before', flush=True)\n"
+        "files.write_atomically(files.Path('/dev/stdout'), 'result\\n')\n"
+        "print('after')\n"
+    )
+    log = tmp_path / "ci.log"
+    log.write_text("earlier\n")
+    for mode, first in (("a", "earlier\n"), ("w", "")):
+        with log.open(mode) as out:
+            subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+        assert log.read_text() == f"{first}before\nresult\nafter\n"
+
+
+def test_a_link_is_checked_where_it_leads(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "plain" / "out.json")
+    (tmp_path / "plain").write_text("a file")
+    with pytest.raises(UsageError, match="is not a folder"):
+        files.check_writable(tmp_path / "link")
 
 
 def test_a_folder_is_refused(tmp_path):

@@ -126,6 +126,7 @@ def doctor(*, json: Json = None, python: Interpreter = sys.executable) -> None:
 
 @app.command(cls=Command)
 def profile(
+    context: typer.Context,
     script: Words,
     *,
     json: Json = None,
@@ -152,7 +153,7 @@ def profile(
         unprotected=unprotected,
     )  # fmt: skip
     workload = read_workload(script, python=python)
-    with telling(events, "profile", workload) as told:
+    with telling(context, events, workload) as told:
         with view(quiet=quiet, progress=progress) as screen:
             found = session.profile(workload, options, CombinedWatcher(told, screen))
         written = leave_profile(found, json=json, html=html, aside=on_stdout(events))
@@ -161,6 +162,7 @@ def profile(
 
 @app.command(cls=Command)
 def tune(
+    context: typer.Context,
     script: Words,
     *,
     json: Json = None,
@@ -200,10 +202,10 @@ def tune(
     workload = read_workload(script, python=python)
     if not force:
         plan_file.guard(path, workload)
-    with telling(events, "tune", workload) as told:
+    with telling(context, events, workload) as told:
         with view(quiet=quiet, progress=progress, budget_s=options.budget_s) as screen:
             tuning = session.tune(workload, options, CombinedWatcher(told, screen))
-        written = leave(tuning, path, json, html, aside=on_stdout(events))
+        written = leave(tuning, path, json, html, force=force, aside=on_stdout(events))
         told.result(document.tuning_document(tuning), written)
     if path not in written:
         say(f"{path} stays as it is: this search has confirmed nothing. See {written[0]}.")
@@ -235,7 +237,10 @@ def run(
     workload = read_workload(script, once=True, python=python)
     lever = on_device(lever, device)
     options = _options(lever=lever, assume=assume)
-    if plan is not None or not lever or os.path.exists(PLAN):
+    is_choice = plan is not None or not lever or force
+    if other := "" if is_choice else plan_file.other_script(PLAN, workload):
+        say(f"{PLAN} is the plan of {other}: only what was set by hand is used.")
+    if is_choice or (os.path.exists(PLAN) and not other):
         saved, envelope = _chosen_plan(workload, plan or PLAN, force=force, quiet=quiet)
     else:
         saved, envelope = plan_file.SavedPlan(plan=Plan(), machine={}), None

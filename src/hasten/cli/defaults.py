@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import UsageError, choice, shown
@@ -13,10 +14,13 @@ if TYPE_CHECKING:
     import click
 
 PROJECT = "pyproject.toml"
+_PATHS = frozenset({"plan", "json", "html", "log-jsonl", "python"})
 
 
 def read_defaults(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
     """Return the defaults for each command; an option applies to every command that has it.
+
+    Relative paths begin at the folder of pyproject.toml.
 
     Args:
         group: the commands with their options.
@@ -26,23 +30,33 @@ def read_defaults(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]
         UsageError: the table cannot be read, or has a key that is not an option of hasten.
     """
     places = (at / PROJECT for at in (folder, *folder.parents))
-    path = next((place for place in places if place.is_file()), None)
+    path = next((place for place in places if os.path.isfile(place)), None)
     table = {} if path is None else _table(path)
+    base = folder if path is None else path.parent
     known: set[str] = set()
     defaults: dict[str, dict[str, Any]] = {verb: {} for verb in group.commands}
     for verb, command in group.commands.items():
         for parameter in command.params:
             named = {one.removeprefix("--") for one in parameter.opts if one.startswith("--")}
+            if parameter.name == "plan":  # `report` takes it as an argument
+                named.add("plan")
             known |= named
             for key in named & table.keys():
-                is_one = getattr(parameter, "multiple", False) and isinstance(table[key], str)
-                defaults[verb][str(parameter.name)] = [table[key]] if is_one else table[key]
+                value = table[key] if base == folder else _placed(key, table[key], base)
+                is_one = getattr(parameter, "multiple", False) and isinstance(value, str)
+                defaults[verb][str(parameter.name)] = [value] if is_one else value
     if unknown := [key for key in table if key not in known]:
         raise UsageError(
             f"[tool.hasten] in {path} has an unknown option: {shown(unknown[0])}.",
             remedy=choice(unknown[0], sorted(known)),
         )
     return defaults
+
+
+def _placed(key: str, value: Any, base: Path) -> Any:
+    """Return a path as it is seen from elsewhere; `-` and a program's name are no paths."""
+    is_name = value == "-" or (key == "python" and os.sep not in str(value))
+    return value if key not in _PATHS or is_name else str(base / str(value))
 
 
 def _table(path: Path) -> Mapping[str, Any]:

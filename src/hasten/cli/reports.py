@@ -27,7 +27,7 @@ PLAN = Path("hasten.toml")
 
 def report(
     context: typer.Context,
-    path: Annotated[
+    plan: Annotated[
         Path,
         typer.Argument(
             metavar="[PLAN]",
@@ -46,16 +46,27 @@ def report(
     html: Html = None,
 ) -> None:
     """Show the report of a tuning again, or write it in another form."""
-    from hasten.report import archive
-
     if edits:
         _refuse_beside_edits(context, json=json, html=html)
-        _print_edits(*archive.recall(path))
+        _print_edits(*_recalled(plan))
         return
-    check_outputs(json, html, plan=path)
-    tuning, plan_path = archive.recall(path)
+    check_outputs(json, html, plan=plan)
+    tuning, plan_path = _recalled(plan)
     print_page(_page(tuning, plan_path, full=full))
     _write_forms(tuning, plan_path, json=json, html=html)
+
+
+def _recalled(path: Path) -> tuple[Tuning, Path]:
+    """Return the tuning of a plan and its path, unless another script's plan lies there now."""
+    from hasten.report import archive, plan_file
+
+    tuning, plan_path = archive.recall(path)
+    if other := plan_file.other_script(plan_path, tuning.workload):
+        raise UsageError(
+            f"{plan_path} is the plan of {other}, for which no tuning is kept.",
+            remedy="`hasten run` applies it all the same; `hasten tune` makes a report.",
+        )
+    return tuning, plan_path
 
 
 def _page(tuning: Tuning, plan_path: Path, *, full: bool) -> RenderableType:
@@ -112,8 +123,9 @@ def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
 
 
 def leave(
-    tuning: Tuning, path: Path, json: Path | None, html: Path | None = None, *, aside: bool = False
-) -> list[Path]:
+    tuning: Tuning, path: Path, json: Path | None, html: Path | None = None,
+    *, force: bool = False, aside: bool = False,
+) -> list[Path]:  # fmt: skip
     """Write everything, then print the summary; return the files written, except the record.
 
     The plan comes first: a pager blocks printing, and a second Ctrl-C would end it. It may go
@@ -124,7 +136,7 @@ def leave(
 
     from hasten.report import plan_file
 
-    path = plan_file.place_for(path, tuning)
+    path = plan_file.place_for(path, tuning, force=force)
     report_path = plan_file.report_path(path)
     snippets = _snippets(tuning)
     page = _page(tuning, path, full=True)

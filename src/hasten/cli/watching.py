@@ -6,11 +6,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import hasten
-from hasten.cli.arguments import Progress, say
+from hasten.cli.arguments import Progress, explained, say
+from hasten.errors import ScriptFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import typer
 
     from hasten.records import Workload
     from hasten.report.events import Events
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def telling(path: Path | None, command: str, workload: Workload) -> Iterator[Events]:
+def telling(context: typer.Context, path: Path | None, workload: Workload) -> Iterator[Events]:
     """Open the event stream of a command; without a path it writes nothing.
 
     Raises:
@@ -27,8 +30,11 @@ def telling(path: Path | None, command: str, workload: Workload) -> Iterator[Eve
     from hasten.report.events import Events, open_stream
 
     with Events(open_stream(path)) as events:
-        events.start(command, workload, version=hasten.__version__)
-        yield events
+        events.start(context.info_name or "", workload, version=hasten.__version__)
+        try:
+            yield events
+        except ScriptFailed as error:
+            raise explained(error, context) from error.__cause__
     if events.lost:
         say(f"The events in {path} end early: {events.lost}.")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from hasten.errors import UsageError
 
 REMEDY = "Name another place for it, or make this one writable."
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/(?:fd/(?P<number>\d+)|(?P<name>stdout|stderr))")
 
 
 def check_writable(path: Path) -> None:
@@ -25,12 +27,15 @@ def check_writable(path: Path) -> None:
 def _check_place(path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"Cannot write {path}: it is a folder.", remedy="Name a file.")
-    folder = path.absolute().parent
+    if (descriptor := _descriptor(path)) is not None:
+        os.fstat(descriptor)
+        return
+    folder = Path(os.path.realpath(path)).parent
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():
         raise UsageError(f"Cannot write {path}: {folder} is not a folder.", remedy=REMEDY)
-    # A special file such as /dev/stdout is written in place, so its folder does not matter.
+    # A special file such as a pipe is written in place, so its folder does not matter.
     place = path if path.exists() and not path.is_file() else folder
     if not os.access(place, os.W_OK):
         raise UsageError(f"Cannot write {path}: no permission in {folder}.", remedy=REMEDY)
@@ -46,6 +51,9 @@ def write_atomically(path: Path, text: str) -> None:
     """
     check_writable(path)
     payload = text.encode("utf-8", "backslashreplace")
+    if (descriptor := _descriptor(path)) is not None:
+        _write_to(descriptor, payload, path)
+        return
     target = Path(os.path.realpath(path))
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -61,6 +69,23 @@ def write_atomically(path: Path, text: str) -> None:
         if isinstance(error, OSError):
             raise _refusal(path, error) from error
         raise
+
+
+def _descriptor(path: Path) -> int | None:
+    """Return the open file that a path such as /dev/stdout names; None for any other path."""
+    found = _DESCRIPTOR.fullmatch(str(path))
+    if found is None:
+        return None
+    return int(found["number"] or {"stdout": 1, "stderr": 2}[found["name"]])
+
+
+def _write_to(descriptor: int, payload: bytes, path: Path) -> None:
+    """Write where the file stands: opened by its name, one that a shell redirects to is emptied."""
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(payload)
+    except OSError as error:
+        raise _refusal(path, error) from error
 
 
 def _refusal(path: Path, error: OSError) -> UsageError:

@@ -178,22 +178,31 @@ def guard_plan(path: Path, workload: Workload) -> None:
             f"{path} is a plan that was written or edited by hand: it has no [evidence].",
             remedy=_WRITE_OVER,
         )
-    with suppress(PlanError):  # of another release: it cannot be used any more
+    if other := other_script(path, workload):
+        problem = f"{path} is the plan of another script: {shown(other)}."
+        raise UsageError(problem, remedy=_WRITE_OVER)
+
+
+def other_script(path: Path, workload: Workload) -> str:
+    """Return the script whose plan lies there, empty if it is that of this one, or of none."""
+    try:
         saved = read_plan(path)
-        tuned = _tuned(saved, _spelt(workload))
-        then, now = _compared(saved, tuned, _spelt(workload)) if tuned else ("", "")
-        if saved.plan.settings and then != now:
-            problem = f"{path} is the plan of another script: {shown(then)}."
-            raise UsageError(problem, remedy=_WRITE_OVER)
+    except PlanError:  # of another release: it cannot be used any more
+        return ""
+    tuned = _tuned(saved, _spelt(workload))
+    then, now = _compared(saved, tuned, _spelt(workload)) if tuned else ("", "")
+    return then if saved.plan.settings and then != now else ""
 
 
-def place_for(path: Path, tuning: Tuning) -> Path:
+def place_for(path: Path, tuning: Tuning, *, force: bool = False) -> Path:
     """Return where to write the plan of a tuning.
 
     The plan of an undecided tuning goes beside a plan that is better proved, or beside a file
     that does not give its state, such as one written by hand. So does an empty plan, where levers
-    were left untried.
+    were left untried. One of another script that has come there since is written over by `force`.
     """
+    if other_script(path, tuning.workload):
+        return path if force else _aside(path)
     is_empty = tuning.is_partial and tuning.finds_nothing
     if not (tuning.undecided or is_empty) or not path.is_file():
         return path
