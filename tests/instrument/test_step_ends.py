@@ -34,8 +34,8 @@ def test_the_last_of_three_ends_the_step() -> None:
 
 def test_an_optimizer_that_never_steps_is_given_up_on() -> None:
     cycle = Cycle()
-    learning = ends(cycle, "A" * 24, 2)
-    assert learning == "." * 23 + "|"
+    learning = ends(cycle, "A" * 8, 2)
+    assert learning == "." * 7 + "|"
     assert ends(cycle, "AAAA", 2) == "||||"
 
 
@@ -66,6 +66,14 @@ def test_an_optimizer_that_is_made_anew_for_each_task_stays_the_same_one() -> No
     assert roles.of(made(3)) != roles.of(meta)
     lazy = torch.optim.SGD(torch.nn.LazyLinear(2).parameters(), 0.1)
     assert roles.of(lazy) != roles.of(meta)
+
+
+def test_one_that_trains_first_ends_steps_until_the_other_joins() -> None:
+    cycle = Cycle()
+    assert ends(cycle, "A" * 50, 2).endswith("|" * 42)
+    assert ends(cycle, "B" * 50, 2).endswith("|" * 25)
+    critics = Cycle()
+    assert "|" not in ends(critics, "CCCCCG" * 2, 2)
 
 
 def test_an_optimizer_of_the_first_batches_alone_is_given_up_on() -> None:

@@ -79,7 +79,7 @@ def confirmed(monkeypatch):
     def run(
         gain, *, applied=NOTHING, until_s=30.0, sd_ratio=0.01, seed=0, start_s=1.0, step_s=STEP_S,
         launches_ratio=1.0, faults=lambda launch: 0.0, fault_s=None, late_s=0.0, left_s=inf,
-        life_count=None,
+        life_count=None, count=1,
     ):  # fmt: skip
         def cost(plan):
             taken_s = step_s if "calm" not in dict(plan.settings) else 0.8 * step_s
@@ -115,7 +115,8 @@ def confirmed(monkeypatch):
             script.start_s += late_s
             before, begun_s = script.launch_count, script.spent_s
             ends_s[0] = begun_s + left_s
-            seen = races.confirm(FASTER, until_s=script.spent_s + until_s)
+            for _ in range(count):
+                seen = races.confirm(FASTER, until_s=script.spent_s + until_s)
             return seen, view, script.launch_count - before, script.spent_s - begun_s
 
     return run
@@ -394,6 +395,15 @@ def test_where_a_plan_is_not_confirmed_the_part_that_won_alone_has_its_chance(
     assert lost
     whys = {row.why for row in found.levers if row.lever in lost}
     assert whys == {"the gain was not seen on fresh launches"}
+
+
+def test_a_second_confirmation_counts_the_rounds_of_the_first(confirmed) -> None:
+    gains = [0.98] * 10 + [1.10] * 99  # the first launches are those of the noise
+    seen, view, *_ = confirmed(gains.__getitem__, until_s=-50.0, count=2)
+    assert len(view.rounds) == 4
+    assert len(seen.pairs) == sum(len(one.pairs) for one in view.rounds)
+    middles = [log(one.speedup.mid_ratio) for one in view.rounds]
+    assert seen.speedup.mid_ratio == pytest.approx(exp(fmean(middles)), rel=1e-6)
 
 
 def test_a_plan_in_noise_has_as_many_pairs_as_half_of_its_gain_needs(confirmed) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hasten.instrument.steps_in_progress import StepsInProgress
 
 _LEARNED_AFTER_COUNT = 3
+_LONE_AFTER_COUNT = 8  # more than a critic's steps for one of a generator
 _GIVE_UP_AFTER_COUNT = 24
 _SILENT_PERIODS_COUNT = 4
 _PATIENT_COUNT = 64
@@ -66,7 +67,8 @@ class Cycle:
     One optimizer: each of its steps ends a training step. Several (GANs, actor and critic): the
     cycle ends with the optimizer that steps least often, the last one seen if there is a tie, so
     D-D-D-D-D-G is one training step that ends with G. An optimizer that is silent while the
-    others step 24 times each (a warm-up, once in an epoch, frozen from now on) is given up on.
+    others step 24 times each (a warm-up, once in an epoch, frozen from now on) is given up on. One
+    that steps 8 times alone from the start ends steps until another joins it.
     """
 
     def __init__(self) -> None:
@@ -124,7 +126,7 @@ class Cycle:
         counts = [habit.step_count for habit in self._habits.values()]
         if len(counts) > 1:
             return min(counts) >= _LEARNED_AFTER_COUNT
-        return max(counts) >= _GIVE_UP_AFTER_COUNT
+        return max(counts) >= _LONE_AFTER_COUNT
 
     def _rarest(self) -> int:
         rarest = min(habit.step_count for habit in self._habits.values())

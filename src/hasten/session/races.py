@@ -78,6 +78,7 @@ class Races:
         self.least_ratio = LEAST_RATIO
         self.interrupted = False
         self._nulls: tuple[float, ...] = ()
+        self._rounds: dict[Plan, list[compare.Confirmation]] = {}
         self._seen: dict[Plan, Comparison] = {}
         self._runner = runner
         self._options = options
@@ -299,6 +300,7 @@ class Races:
 
         Launches differ by more than the pairs within one, so there are as many rounds of launches
         as the time allows, at least two, with few pairs in each. Only the clock decides how many.
+        Rounds of an earlier confirmation of the same plan count, so that none is left out.
 
         Args:
             plan: what the search chose.
@@ -311,7 +313,7 @@ class Races:
         own, other = self._options.applied, self._options.with_applied(plan)
         self._runner.rhythm.look(self._runner.statistics, own, other)
         self._runner.statistics.forget_steps()
-        rounds: list[compare.Confirmation] = []
+        rounds = self._rounds.setdefault(plan, [])
         own_s, other_s = map(self._runner.pace.launch_s, (own, other))
         launches_s = both_start_s(own_s, other_s, single_process=self._runner.pace.single_process)
         least_count = self._least_confirming_count(plan)
@@ -323,17 +325,17 @@ class Races:
         for index in range(_CONFIRM_MOST_ROUNDS):
             started_s = self._clock()
             left_s = until_s - started_s
-            if index >= CONFIRM_ROUNDS and left_s < launches_s + max(least_s, pairs_s):
+            if len(rounds) >= CONFIRM_ROUNDS and left_s < launches_s + max(least_s, pairs_s):
                 break
             share_s = left_s / max(1, round_count - index) - launches_s
             seconds = max(least_s, min(share_s, most_s))
             try:
                 one = self._confirm_once(
                     plan, seconds, wanted_s=_CONFIRM_WANTED_S / round_count,
-                    least_count=least_count, plan_first=index % 2 == 1,
+                    least_count=least_count, plan_first=len(rounds) % 2 == 1,
                 )  # fmt: skip
             except (OutOfTime, KeyboardInterrupt) as stop:
-                if index < CONFIRM_ROUNDS:
+                if len(rounds) < CONFIRM_ROUNDS:
                     raise
                 self._runner.children.clear()
                 self.interrupted = isinstance(stop, KeyboardInterrupt)
