@@ -48,6 +48,22 @@ def test_classes_of_others_have_none(kind) -> None:
     assert forms_of(kind(weights())) == set()
 
 
+def test_of_several_optimizers_the_one_with_an_open_fused_form_is_told() -> None:
+    def seen(*optimizers):
+        reader = TraitsReader()
+        for one in optimizers:
+            reader.steps(one)
+        return reader.found.optimizer
+
+    own, fused = Lion(weights()), torch.optim.SGD(weights(), lr=0.1, fused=True)
+    halves = [{"params": [one]} for one in weights()]
+    usual, other = torch.optim.AdamW(halves), torch.optim.Adam(weights())
+    assert seen(own, usual, other).name == seen(fused, usual).name == "AdamW"
+    assert seen(usual, fused).name == "AdamW"
+    assert seen(own, fused).name == "Lion"
+    assert seen(usual).tensor_count == len(halves)
+
+
 @pytest.mark.parametrize("sparse", [True, False])
 def test_sparse_gradients_are_seen_in_any_group(sparse) -> None:
     table, idle = torch.nn.Embedding(4, 2, sparse=sparse), torch.nn.Linear(2, 1)

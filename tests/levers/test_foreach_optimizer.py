@@ -113,6 +113,9 @@ facts["both"] = both
 run = Run(lambda p: OPTIM.SGD(p, 0.01, momentum=0.9, nesterov=True))
 run.applied.switch(PLAN)
 facts["nesterov"] = under(run.train(count=3).close().optimizer)[0][1]
+run = Run(lambda p: OPTIM.RMSprop(p, 0.01, foreach=False))
+run.applied.switch(PLAN)
+facts["loop"] = under(run.train(count=3).close().optimizer)
 facts["tensor lr"] = Run(lambda p: OPTIM.Adam(p, torch.tensor(0.01)))
 facts["tensor lr"].applied.switch(PLAN)
 facts["tensor lr"] = under(facts["tensor lr"].train(count=3).close().optimizer)[0][1]
@@ -133,6 +136,11 @@ def test_takes_every_class_and_gives_the_flags_back(foreach) -> None:
     for case, under, after in foreach["flags"][1::2]:
         assert under == [True], case
         assert after is None, case
+
+
+@pytest.mark.child
+def test_a_script_that_asks_for_the_loop_keeps_it(foreach) -> None:
+    assert [asked for _, asked in foreach["loop"]] == [False]
 
 
 @pytest.mark.child

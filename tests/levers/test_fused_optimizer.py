@@ -244,6 +244,7 @@ facts["loaded before the first step"] = under(fresh.optimizer)
 fresh.close()
 facts["loaded before the first step, back"] = own(fresh.optimizer)
 
+facts["asked not to"] = under(trained(lambda p: OPTIM.Adam(p, fused=False)).close().optimizer)
 theirs = Run(lambda p: OPTIM.Adam(p, fused=True)).train(count=2).close()
 fresh = trained(lambda p: OPTIM.Adam(p))
 fresh.optimizer.load_state_dict(theirs.optimizer.state_dict())
@@ -330,6 +331,11 @@ def test_checkpoints_pickles_and_copies_say_what_the_script_said(fused) -> None:
         name: [[None, True]] for name in ("pickled", "saved whole", "copied")
     }
     assert fused["after copies"] == [[True, False]]
+
+
+@pytest.mark.child
+def test_a_script_that_asks_for_no_fused_form_keeps_what_it_asks_for(fused) -> None:
+    assert [asked for asked, _ in fused["asked not to"]] == [False]
 
 
 @pytest.mark.child

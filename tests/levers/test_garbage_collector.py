@@ -3,7 +3,7 @@
 import pytest
 
 from hasten.lever import ScriptContext
-from hasten.levers.garbage_collector import LEVER, _counts
+from hasten.levers.garbage_collector import LEVER, _looks_on
 from hasten.records import CollectorTraits, Traits
 from hasten.testing import LAPTOP, sample_profile
 
@@ -159,7 +159,13 @@ def test_a_count_is_found_behind_many_names() -> None:
     names = "".join(f"    name_{index}()\n" for index in range(300))
     space = {}
     exec(f"def late():\n{names}    print(gc.collect())\n", space)
-    assert _counts(space["late"].__code__) == "gc.collect()"
+    assert _looks_on(space["late"].__code__) == "gc.collect()"
+
+
+def test_a_callback_on_collections_is_found() -> None:
+    code = compile("import gc\ngc.callbacks.append(print)\n", "train.py", "exec")
+    assert _looks_on(code) == "gc.callbacks"
+    assert not _looks_on(compile("trainer.callbacks.append(print)\n", "train.py", "exec"))
 
 
 FILES = r"""

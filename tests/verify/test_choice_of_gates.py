@@ -108,6 +108,15 @@ def test_two_equal_runs_prove_a_plan_that_claims_equal_bits_and_that_the_script_
     assert all(take.teacher is None for _, take in runs.asked), "neither is taught"
 
 
+@pytest.mark.parametrize("part", ["fetch_draws", "model_draws"])
+def test_generators_that_stand_elsewhere_refute_a_plan_that_claims_equal_bits(part) -> None:
+    drawn = {part: ("other",) * STEPS}
+    proof, verdicts, _ = judge(EXACT, made(fed_step_count=None, **drawn))
+    assert not proof.holds
+    assert verdicts["equal bits"] is False
+    assert "later draws would differ" in proof.gates[-1].message
+
+
 def test_other_bits_refute_a_plan_that_claims_equal_ones_if_the_script_repeats_itself() -> None:
     proof, verdicts, _ = judge(EXACT, made(ONE_BIT, seed=5))
     assert not proof.holds

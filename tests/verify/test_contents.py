@@ -12,7 +12,7 @@ from enum import Enum
 import numpy as np
 import pytest
 
-from hasten.verify.contents import content_hash, outline, perturb
+from hasten.verify.contents import content_hash, outline, perturb, thinned
 
 torch = pytest.importorskip("torch")
 images = pytest.importorskip("PIL.Image")
@@ -269,3 +269,13 @@ def test_weights_are_shaken_wherever_the_script_makes_its_tensors() -> None:
     finally:
         torch.set_default_device(None)
     assert set(weights.tolist()) == {0.5, 1.5}
+
+
+def test_complex_weights_are_kept_and_shaken_in_both_parts(recwarn) -> None:
+    weight = torch.nn.Parameter(torch.tensor([1 + 2j, 3 - 4j]))
+    assert thinned(weight).tolist() == [1.0, 2.0, 3.0, -4.0]
+    before = weight.detach().clone()
+    perturb([weight], scale=2.0**-23, seed=0)
+    ratios = torch.view_as_real(weight.detach()) / torch.view_as_real(before)
+    assert (ratios != 1).all()
+    assert not recwarn.list

@@ -67,7 +67,7 @@ def floors() -> list[RecordedRun]:
 def test_two_equal_runs_are_repeatable_and_exact(baseline) -> None:
     assert gates.repeatable(baseline, evidence()).passed is True
     assert gates.same_structure(baseline, evidence(), redraws=False).passed is True
-    bits = gates.same_bits(baseline, evidence())
+    bits = gates.same_bits(baseline, evidence(), drawn_alike=True)
     assert bits.passed is True
     proof = Proof(effect=Effect.EXACT, gates=(bits,))
     assert proof.holds
@@ -82,7 +82,7 @@ def test_a_script_that_does_not_repeat_itself_is_undecided_and_says_by_how_much(
 
 
 def test_other_bits_are_not_exact(baseline) -> None:
-    assert gates.same_bits(baseline, evidence(rounding=FLOOR)).passed is False
+    assert gates.same_bits(baseline, evidence(rounding=FLOOR), drawn_alike=True).passed is False
 
 
 def test_rounding_within_the_floor_passes(baseline, floors) -> None:
@@ -494,7 +494,7 @@ def test_losses_may_differ_by_three_times_their_own_spread(baseline, own, far, p
 @pytest.mark.parametrize("part", ["gradients", "moves"])
 def test_a_floor_wider_than_a_hundredth_judges_nothing(baseline, wide, passed, part) -> None:
     floors = [scaled(baseline, wide, parts=(part,))]
-    gate = replace(gates.same_bits(baseline, baseline), passed=True)
+    gate = replace(gates.same_bits(baseline, baseline, drawn_alike=True), passed=True)
     found = gates.resolved(gate, baseline, floors)
     assert found.passed is passed
     assert f"{wide:.2g} of" in found.message
@@ -669,7 +669,7 @@ def test_a_script_that_differs_from_itself_is_not_said_to_stay_the_same(baseline
 def test_bits_are_equal_only_where_every_average_is_still_there() -> None:
     run = replace(evidence(), averages=(("(2,)", np.float32([1.0, 2.0])),))
     more = replace(run, averages=(*run.averages, ("(2,)", np.float32([3.0, 4.0]))))
-    assert gates.same_bits(run, replace(run, averages=())).passed is False
+    assert gates.same_bits(run, replace(run, averages=()), drawn_alike=True).passed is False
     assert gates.same_bits(run, more).passed is True
 
 

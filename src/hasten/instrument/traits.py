@@ -39,6 +39,11 @@ def _is_foreach(group: Mapping[str, Any]) -> bool:
     return all(parameter.device.type in ("cuda", "xpu") for parameter in group["params"])
 
 
+def _is_open(optimizer: Any) -> bool:
+    """Return whether an optimizer has a fused form that the script does not decide on."""
+    return any("fused" in group and not group["fused"] for group in optimizer.param_groups)
+
+
 def _has_sparse_gradients(optimizer: Any) -> bool:
     import torch
 
@@ -101,7 +106,7 @@ class TraitsReader:
         self._fetches = fetches
         self._dataset = self._iterator = 0
         self._contents = _StepContents()
-        self._trains = False
+        self._trains = self._is_open = False
         self._draws = DrawWatch()
         self._updates = UpdateWatch()
         self._model = ModelFacts()
@@ -169,16 +174,17 @@ class TraitsReader:
         quietly(self._steps, optimizer)
 
     def _steps(self, optimizer: Any) -> None:
-        if self.found.optimizer.name is not None:
+        if self.found.optimizer.name is not None and (self._is_open or not _is_open(optimizer)):
             return
         seen = OptimizerTraits(name=type(optimizer).__name__)
         self.found = replace(self.found, optimizer=seen)  # whatever becomes of the rest
-        group = optimizer.param_groups[0]
+        self._is_open = _is_open(optimizer)
+        groups = optimizer.param_groups
         seen = replace(
             seen,
-            is_fused=bool(group.get("fused")),
-            is_foreach=_is_foreach(group),
-            tensor_count=len(group["params"]),
+            is_fused=bool(groups[0].get("fused")),
+            is_foreach=_is_foreach(groups[0]),
+            tensor_count=sum(len(group["params"]) for group in groups),
             has_sparse_gradients=_has_sparse_gradients(optimizer),
         )
         self.found = replace(self.found, optimizer=seen)

@@ -82,10 +82,11 @@ def _free(group: dict[str, Any]) -> bool:
     """
     import torch
 
-    options = ("foreach", "fused", "differentiable", "capturable", "nesterov")
+    options = ("fused", "differentiable", "capturable", "nesterov")
     values = [one for v in group.values() for one in (v if type(v) is tuple else (v,))]  # betas
     is_tensor = any(isinstance(value, torch.Tensor) for value in values)
-    return "foreach" in group and not is_tensor and not any(map(group.get, options))
+    is_free = group.get("foreach", False) is None  # False may save memory
+    return is_free and not is_tensor and not any(map(group.get, options))
 
 
 def _span(parameter: Any) -> tuple[int, int]:

@@ -8,7 +8,7 @@ Hurts: memory, where the script makes cycles of objects that hold tensors: they 
 Maths: exact. No tensor changes; objects in cycles only live longer. A script that looks for
     objects or collects them by hand (`gc.get_objects`, `gc.collect()`) reaches the frozen ones,
     too, and is told its own settings. A script that could tell when an object is collected
-    (`__del__`, `weakref`, `print(gc.collect())`) keeps its collector.
+    (`__del__`, `weakref`, `gc.callbacks`, `print(gc.collect())`) keeps its collector.
 Source: https://docs.python.org/3/library/gc.html#gc.freeze
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _STOCK_COUNTS = (700, 2000)  # up to Python 3.12, and since
 _TELLING = (
     "__del__", "weakref", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "finalize",
-    "get_count", "get_freeze_count", "get_referrers", "get_stats", "set_threshold", "unfreeze",
+    "get_count", "get_freeze_count", "get_referrers", "get_stats", "set_debug", "set_threshold", "unfreeze",
 )  # fmt: skip
 """Names in a script that could reveal when objects are collected, or among how many others."""
 _IMPORTED = ("collect", "get_objects")
@@ -106,7 +106,7 @@ class _Tuned:
         self._own = self._raised = gc.get_threshold()
         if _set_by_the_script(gc.isenabled(), self._own[0], gc.get_freeze_count()):
             return
-        if where := mention(_TELLING, functions=_IMPORTED) or find_word(_counts):
+        if where := mention(_TELLING, functions=_IMPORTED) or find_word(_looks_on):
             self._training.excuse(RuntimeError(f"the collector stays as it is: {where}"))
             return
         gc.collect()  # what is garbage now would stay for ever
@@ -151,8 +151,10 @@ class _Tuned:
             gc.set_threshold(*self._own)
 
 
-def _counts(code: CodeType) -> str:
-    """Return `gc.collect()` where code uses the number that it returns, else nothing."""
+def _looks_on(code: CodeType) -> str:
+    """Return `gc.callbacks`, or `gc.collect()` whose number is used, where code has it."""
+    if {"gc", "callbacks"} <= {*code.co_names}:
+        return "gc.callbacks"
     if "collect" not in code.co_names:
         return ""
     is_asked = False

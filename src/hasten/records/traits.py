@@ -124,13 +124,13 @@ class PrecisionTraits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerTraits:
-    """The first optimizer that steps.
+    """The first optimizer that steps, or the first whose fused form the script leaves open.
 
     Attributes:
         name: its class; None where none of torch's kind steps.
         is_fused: the script asks for its fused form.
         is_foreach: the script asks for its form on lists of tensors.
-        tensor_count: parameters in its first group.
+        tensor_count: its parameters.
         has_sparse_gradients: some gradients of its first step are sparse tensors.
         step_count: steps of this and any other optimizer in a training step.
     """

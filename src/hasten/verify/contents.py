@@ -236,7 +236,8 @@ def thinned(tensor: Any) -> Any:
     import torch
 
     dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor
-    flat = dense.detach().to(torch.float32).contiguous().reshape(-1)
+    real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
+    flat = real.detach().to(torch.float32).contiguous().reshape(-1)
     return flat[:: 1 + flat.numel() // MOST_ELEMENTS_COUNT]
 
 
@@ -250,7 +251,8 @@ def perturb(parameters: Iterable[Any], *, scale: float, seed: int) -> None:
     generator = torch.Generator("cpu").manual_seed(seed)
     with torch.no_grad():
         for parameter in parameters:
-            if parameter.is_floating_point():
-                coin = torch.randint(0, 2, parameter.shape, generator=generator, device="cpu")
-                least = torch.finfo(parameter.dtype).eps
-                parameter.mul_(1 + max(scale, least) * (coin * 2 - 1).to(parameter))
+            weights = torch.view_as_real(parameter) if parameter.is_complex() else parameter
+            if weights.is_floating_point():
+                coin = torch.randint(0, 2, weights.shape, generator=generator, device="cpu")
+                least = torch.finfo(weights.dtype).eps
+                weights.mul_(1 + max(scale, least) * (coin * 2 - 1).to(weights))

@@ -171,8 +171,17 @@ def _common(
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def same_bits(baseline: RecordedRun, candidate: RecordedRun) -> Gate:
-    """Equal batches, losses and weights, to the last bit: the plan changed nothing at all."""
+def same_bits(baseline: RecordedRun, candidate: RecordedRun, *, drawn_alike: bool) -> Gate:
+    """Equal batches, losses and weights, to the last bit: the plan changed nothing at all.
+
+    Args:
+        baseline: the untouched script.
+        candidate: the script under the plan.
+        drawn_alike: random generators were where the script has them, as far as it repeats that.
+    """
+    if not drawn_alike:
+        message = "random generators are not where the script has them: later draws would differ"
+        return Gate(name="equal bits", passed=False, message=message)
     if candidate.equals(baseline):
         message = f"the weights after {baseline.step_count} steps are bit-identical"
         return Gate(name="equal bits", passed=True, message=message)

@@ -88,12 +88,12 @@ class Prover:
         script alone is needed only where they differ.
         """
         first, candidate = self._runs.side_by_side(plan)
-        if not candidate.equals(first):
+        if not (candidate.equals(first) and candidate.draws_like(first)):
             return None
         shown = (
             gates.repeatable(candidate, first),
             gates.same_structure(first, candidate, redraws=False),
-            gates.same_bits(first, candidate),
+            gates.same_bits(first, candidate, drawn_alike=True),
         )
         return gates.show_losses(Proof(effect=Effect.EXACT, gates=shown), first, candidate)
 
@@ -105,9 +105,10 @@ class Prover:
         varies = first.batches != second.batches
         redraws = varies or (Effect.DISTRIBUTION in asked and candidate.batches != first.batches)
         structure = gates.same_structure(first, candidate, redraws=redraws, again=second)
-        is_equal = candidate.equals(first)
+        drawn_alike = candidate.draws_like(first) or not second.draws_like(first)
+        is_equal = drawn_alike and candidate.equals(first)
         if is_equal or (declared is Effect.EXACT and repeats.passed):
-            bits = gates.same_bits(first, candidate)
+            bits = gates.same_bits(first, candidate, drawn_alike=drawn_alike)
             return Proof(effect=Effect.EXACT, gates=(repeats, structure, bits))
         if structure.passed is False:
             structure = self._structure(first, second, candidate, redraws=redraws)

@@ -238,7 +238,12 @@ def _short_hash(value: Any) -> str:
 
 def _generator_hash() -> str:
     drawn = generators()
-    return hashlib.sha256(b"".join(map(tensor_bytes, drawn["torch"]))).hexdigest()[:12]
+    kept = hashlib.sha256(b"".join(map(tensor_bytes, drawn["torch"])))
+    kept.update(repr(drawn["python"]).encode())
+    if "numpy" in drawn:
+        name, keys, *rest = drawn["numpy"]
+        kept.update(keys.tobytes() + repr((name, *rest)).encode())
+    return kept.hexdigest()[:12]
 
 
 # ---- how the weights move, and what follows them without gradients
