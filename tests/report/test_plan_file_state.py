@@ -155,6 +155,13 @@ def test_what_is_better_proved_stays_where_it_is(path, tuning):
         assert plan_file.place_for(path, now) == place
 
 
+def test_a_plan_of_another_script_that_has_come_since_is_written_over_by_force_alone(path, tuning):
+    write(path, replace(tuning, workload=replace(tuning.workload, argv=("other.py",))))
+    for now in (tuning, stopped(tuning)):
+        assert plan_file.place_for(path, now) != path
+        assert plan_file.place_for(path, now, force=True) == path
+
+
 @pytest.mark.parametrize("reason", Reason)
 def test_what_was_lost_for_want_of_evidence_does_not_replace_a_confirmed_plan(path, tuning, reason):
     lost = replace(tuning.levers[0], outcome=Outcome.DROPPED, reason=reason)
