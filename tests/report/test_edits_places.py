@@ -182,6 +182,17 @@ POSTPONED = """
     import torch
     make = lambda m: torch.optim.Adam(m.parameters())
 """
+ONE_LINE = """
+    import torch
+    class Module(torch.nn.Module):
+        def configure_optimizers(self): return torch.optim.Adam(self.parameters())
+"""
+ABOVE = """
+    import torch
+    def make(): return torch.optim.Adam(model.parameters())
+    model = torch.nn.Linear(1, 1)
+    optimizer = make()
+"""
 BOUND_BESIDE = """
     import torch
     model = build(); optimizer = torch.optim.Adam(model.parameters())
@@ -204,6 +215,8 @@ NO_MODULE = """
         pytest.param(LISTED, 2, id="list"),
         pytest.param(LOOPED, 3, id="loop"),
         pytest.param(POSTPONED, 2, id="lambda"),
+        pytest.param(ONE_LINE, 3, id="method"),
+        pytest.param(ABOVE, 2, id="function"),
         pytest.param(BOUND_BESIDE, 2, id="semicolon"),
         pytest.param(NO_MODULE, 6, id="object"),
     ],

@@ -88,7 +88,9 @@ def _found(job: Job, survey: Survey, flow: Flow) -> list[Model]:
     """Return the models that are trained, and give the lines for those that have no sure name."""
     found, unsure = models(survey, flow), nameless(survey, flow)
     if unsure:
-        job.paste("no name there is sure to mean the model", at=survey.places(unsure))
+        job.paste(
+            "no name there is sure to mean the model on a line before it", at=survey.places(unsure)
+        )
     elif not found:
         job.paste("no optimizer is made from `parameters()` of a model in these files")
     return found
