@@ -309,6 +309,38 @@ def test_an_only_loader_that_goes_into_other_loops_alone_is_left(desk) -> None:
     assert desk.diff == ""
 
 
+COUNTED = "for step in range(9):\n    model(draw()).mean().backward()\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"{COUNTED}    print(sum(model(x) for x in test))",
+        f"{COUNTED}first = next(iter(test))",
+        "for x in batches():\n    model(x).mean().backward()\nevaluate(test)",
+    ],
+)
+def test_an_only_loader_that_is_not_seen_to_feed_the_loop_is_left(desk, lines) -> None:
+    source = f"from torch.utils.data import DataLoader\ntest = DataLoader(held_out)\n{lines}\n"
+    desk.edit(source, QUIET, loader_workers=2)
+    assert desk.diff == ""
+    assert "write this yourself at train.py:2, since which of these loaders" in desk.said()
+
+
+def test_an_only_loader_whose_iterator_a_counting_loop_reads_feeds_it(desk) -> None:
+    text = desk.edit(
+        """
+        from torch.utils.data import DataLoader
+        batches = iter(DataLoader(data))
+        while step < 9:
+            model(next(batches)).mean().backward()
+        """,
+        QUIET,
+        loader_workers=2,
+    )
+    assert "batches = iter(DataLoader(data, num_workers=2))" in text
+
+
 def test_loaders_that_begin_together_are_left(desk) -> None:
     desk.edit(
         """
