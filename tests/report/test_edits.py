@@ -740,7 +740,7 @@ def test_an_edit_that_breaks_is_left_to_the_user_and_all_else_is_written(desk, m
     monkeypatch.setitem(EDITS, "process.flush_denormals", broken)
     desk.edit("import torch\n", flush_denormals=True, intra_op_threads=2)
     assert changed(desk) == ["+", "+torch.set_num_threads(2)"]
-    assert len(desk.notes) == 1
+    assert len(desk.notes) == 2
     assert "write this yourself, since the edit does not understand these files (KeyError):" in (
         desk.said()
     )
@@ -761,6 +761,34 @@ def test_what_only_hasten_does_is_said(desk) -> None:
     desk.edit("import torch\n", batched_fetch=True, sample_cache="1GiB")
     assert all("no edit can do this: keep `hasten run`. " in note for note in desk.notes)
     assert len(desk.notes) == 2
+
+
+def test_a_diff_of_a_part_of_the_plan_says_that_the_figure_is_not_its_own(desk) -> None:
+    desk.edit("import torch\n", flush_denormals=True, batched_fetch=True, sample_cache="1GiB")
+    assert desk.notes[-1] == (
+        "The published figure is not that of this diff: all or part of batched_fetch and "
+        "sample_cache is missing."
+    )
+    desk.edit("import torch\n", flush_denormals=True)
+    assert not desk.notes
+
+
+def test_threads_are_not_written_without_the_workers_that_they_were_tuned_beside(desk) -> None:
+    source = "from torch.utils.data import DataLoader\nDataLoader(data)\n"
+    desk.edit(source, fed(draws=True), loader_workers=2, intra_op_threads=1)
+    assert desk.diff == ""
+    assert "intra_op_threads: not written, since the number was tuned beside" in desk.said()
+    desk.edit(source, QUIET, loader_workers=2, intra_op_threads=1)
+    assert "+torch.set_num_threads(1)" in changed(desk)
+
+
+def test_autocast_that_was_tuned_on_another_device_is_not_written(desk) -> None:
+    desk.edit(
+        f"{HEAD}    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}",
+        autocast="bfloat16", device_placement="cuda",
+    )  # fmt: skip
+    assert desk.diff == ""
+    assert "The plan computes on another device than the edited script would." in desk.said()
 
 
 def test_lines_without_an_edit_come_with_their_place(desk) -> None:
