@@ -253,7 +253,8 @@ AGENT = """
             self.net = torch.nn.Conv2d(3, 3, 3)
     agent = Agent()
     optimizer = torch.optim.Adam(agent.net.parameters())
-    loss = {called}(x).mean()
+    for x in batches:
+        {called}(x).mean().backward()
 """
 
 
@@ -277,6 +278,26 @@ def test_the_owner_of_a_module_is_one_only_where_it_is_called_as_one(
     assert desk.again(IMAGES, channels_last=True) == text
     text = desk.edit(source, torch_compile="default")
     assert f"\n{name}.compile()\noptimizer" in text
+
+
+def test_calls_beside_no_backward_pass_get_what_they_got(desk) -> None:
+    text = desk.edit(
+        """
+        import torch
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for epoch in range(3):
+            for x in loader:
+                model(x).mean().backward()
+            for x in held_out:
+                print(model(x))
+        model(picture)
+        """,
+        IMAGES,
+        channels_last=True,
+    )
+    assert text.count(LAYOUT) == 2
+    assert f"model(x.{LAYOUT}).mean().backward()" in text
+    assert "the inputs at train.py:7 and train.py:8 stay as they are" in desk.said()
 
 
 def test_a_call_in_a_branch_is_changed_and_does_not_stand_for_the_line(desk) -> None:
