@@ -346,11 +346,12 @@ def test_losses_that_differ_are_told():
 
 
 def test_a_finding_says_whether_the_plan_mends_it(raced):
-    def help_for(plan):
-        return html.sections.findings(raced.diagnosis, raced.workload, plan)[0].help
+    def help_for(tuning):
+        return html.sections.findings(raced.diagnosis, raced.workload, tuning)[0].help
 
     assert help_for(None) == "The lever loader_workers does it without an edit."
-    assert help_for(Plan().with_lever("loader_workers", 2)) == "The plan has loader_workers=2."
+    planned = replace(raced, plan=Plan().with_lever("loader_workers", 2))
+    assert help_for(planned) == "The plan has loader_workers=2."
     assert html.sections.findings(raced.diagnosis, raced.workload, None)[-1].help == "By hand."
 
 

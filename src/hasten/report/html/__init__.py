@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from jinja2 import Template
 
-    from hasten.records import Diagnosis, Machine, Plan, Profiling, Tuning, Workload
+    from hasten.records import Diagnosis, Machine, Profiling, Tuning, Workload
     from hasten.report.edits import Edits
 
 
@@ -67,7 +67,7 @@ def render_tuning(
         lines_title=steps.lines_title(before),
         trust=text.trust(tuning),
         usage=[],
-        **_seen(tuning.diagnosis, tuning.workload, tuning.machine, tuning.plan),
+        **_seen(tuning.diagnosis, tuning.workload, tuning.machine, tuning),
     )
 
 
@@ -103,11 +103,11 @@ def render_profile(found: Profiling) -> str:
 
 
 def _seen(
-    diagnosis: Diagnosis | None, workload: Workload, machine: Machine, plan: Plan | None
+    diagnosis: Diagnosis | None, workload: Workload, machine: Machine, tuning: Tuning | None
 ) -> dict[str, Any]:
     """Return what both pages show: findings, lines, the steps over time, the machine."""
     return {
-        "findings": sections.findings(diagnosis, workload, plan),
+        "findings": sections.findings(diagnosis, workload, tuning),
         "hot_lines": sections.hot_lines(diagnosis, workload),
         "course": curves.course(diagnosis.steps) if diagnosis else None,
         "machine": sections.machine(machine),
