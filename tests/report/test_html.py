@@ -355,6 +355,13 @@ def test_a_finding_says_whether_the_plan_mends_it(raced):
     assert html.sections.findings(raced.diagnosis, raced.workload, None)[-1].help == "By hand."
 
 
+def test_a_share_says_what_it_is_of(raced, tell):
+    few = replace(raced.diagnosis.findings[0], is_of_all=True)
+    of_all = replace(raced, diagnosis=replace(raced.diagnosis, findings=(few,)))
+    assert "<strong>43%</strong> of the step <small>" in tell(raced)
+    assert "<strong>43%</strong> of the time <small>" in tell(of_all)
+
+
 def test_a_path_outside_of_the_folder_is_told_whole(raced):
     hot = HotLine(place=Place(path="/elsewhere/lib.py", line=2), share_ratio=0.5, phase="between")
     told = html.sections.hot_lines(replace(raced.diagnosis, hot_lines=(hot,)), raced.workload)

@@ -43,7 +43,7 @@ def told(diagnosis: Diagnosis | None, tuning: Tuning | None = None) -> list[Rend
 
 
 def cost(finding: Finding) -> str:
-    """Return the share of the step that a finding costs, or a dash if it is unknown."""
+    """Return the share of the step or the time that a finding costs, or a dash if it is unknown."""
     return "-" if finding.share is None else percent(finding.share.mid_ratio)
 
 

@@ -51,6 +51,7 @@ class Card:
     """A finding.
 
     Attributes:
+        is_of_all: its share is of all time, not of the step.
         width: its share and the ends of the interval, as percentages of the largest share; empty
             if there is none.
         help: who applies the remedy: the plan, a lever, or only the user.
@@ -60,6 +61,7 @@ class Card:
     name: str
     title: str
     share: str
+    is_of_all: bool
     ends: str
     width: tuple[float, ...]
     message: str
@@ -179,6 +181,7 @@ def _card(found: Finding, workload: Workload, tuning: Tuning | None, largest: fl
         name=found.name,
         title=pages.title(found.name),
         share="" if share is None else percent(share.mid_ratio),
+        is_of_all=found.is_of_all,
         ends="" if share is None else _ends(share),
         width=() if share is None else tuple(100 * max(0.0, r) / largest for r in _ratios(share)),
         message=found.message,
