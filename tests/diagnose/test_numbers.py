@@ -296,6 +296,14 @@ def test_reports_are_counted_also_where_they_are_seldom(case, count, words) -> N
     assert words in found.message
 
 
+def test_numbers_that_may_decide_something_are_not_called_reports(case) -> None:
+    known = {"bookkeeping__reporting_s": [0.02] * 30, "bookkeeping__reports_count": 2.0}
+    assert find(case, "step-reporting", **known).message.startswith("The script reports")
+    found = find(case, "step-reporting", bookkeeping__only_reads=True, **known)
+    assert found.message.startswith("The script reads numbers from tensors")
+    assert found.remedy.startswith("If these numbers are only reported, ")
+
+
 @pytest.mark.parametrize(
     ("told", "caught_up_and_idle", "workers", "mid_ratio"),
     [

@@ -227,6 +227,35 @@ def test_what_reports_is_put_back(capsys, monkeypatch) -> None:
     assert found["places"][0][0] == __file__
 
 
+@pytest.mark.parametrize(
+    ("act", "only_reads"),
+    [(lambda: torch.ones(()).item(), True), (lambda: print(torch.ones(()).item()), False)],
+)
+def test_a_line_that_only_reads_is_told_from_one_that_reports(act, only_reads) -> None:
+    examiner = Bookkeeping(Watch(measuring=True))
+    examiner.begin()
+    act()
+    examiner.ended()
+    assert examiner.end()["only_reads"] is only_reads
+
+
+def test_what_a_model_reads_in_its_forward_pass_is_no_report(capsys) -> None:
+    watch = Watch(measuring=True)
+    examiner = Bookkeeping(watch)
+    examiner.begin()
+    watch.ledger.enter(INDEX[Phase.FORWARD])
+    value = torch.ones(()).item()
+    watch.ledger.leave()
+    examiner.ended()
+    watch.ledger.enter(INDEX[Phase.FORWARD])
+    print(value)
+    watch.ledger.leave()
+    examiner.ended()
+    found = examiner.end()
+    assert [spent_s > 0 for spent_s in found["reporting_s"]] == [False, True]
+    assert not any(found["waiting_s"])
+
+
 def test_waits_for_a_device_are_timed_outside_of_evaluations_and_our_own(monkeypatch) -> None:
     monkeypatch.setattr(accelerators, "in_use", lambda: True)
     watch, before, marked = Watch(measuring=True), torch.cuda.empty_cache, note_marks(monkeypatch)

@@ -1,6 +1,7 @@
 """allocator: found by reading, preloaded beside what the user preloads, left out where gone."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,15 @@ def test_settings_of_jemalloc_that_the_user_made_stay(prefix) -> None:
     assert env["MALLOC_CONF"] == "narenas:1"
     assert "dirty_decay_ms" in LEVER.env({"CONDA_PREFIX": str(prefix)}, "jemalloc")["MALLOC_CONF"]
     assert "MALLOC_CONF" not in LEVER.env({"CONDA_PREFIX": str(prefix)}, "tcmalloc")
+
+
+@pytest.mark.parametrize("name", ["jemalloc", "tcmalloc"])
+def test_by_hand_is_the_line_that_sets_what_the_lever_sets(prefix, monkeypatch, name) -> None:
+    words = shlex.split(LEVER.snippet(name).partition(" python ")[0])
+    own = {"CONDA_PREFIX": str(prefix)}
+    assert own | dict(word.split("=", 1) for word in words) == LEVER.env(own, name)
+    monkeypatch.setattr("hasten.levers.allocator._folders", lambda env: [])
+    assert f"LD_PRELOAD=/path/to/lib{name}.so python" in LEVER.snippet(name)
 
 
 @pytest.mark.child

@@ -309,6 +309,38 @@ def test_an_only_loader_that_goes_into_other_loops_alone_is_left(desk) -> None:
     assert desk.diff == ""
 
 
+COUNTED = "for step in range(9):\n    model(draw()).mean().backward()\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"{COUNTED}    print(sum(model(x) for x in test))",
+        f"{COUNTED}first = next(iter(test))",
+        "for x in batches():\n    model(x).mean().backward()\nevaluate(test)",
+    ],
+)
+def test_an_only_loader_that_is_not_seen_to_feed_the_loop_is_left(desk, lines) -> None:
+    source = f"from torch.utils.data import DataLoader\ntest = DataLoader(held_out)\n{lines}\n"
+    desk.edit(source, QUIET, loader_workers=2)
+    assert desk.diff == ""
+    assert "write this yourself at train.py:2, since which of these loaders" in desk.said()
+
+
+def test_an_only_loader_whose_iterator_a_counting_loop_reads_feeds_it(desk) -> None:
+    text = desk.edit(
+        """
+        from torch.utils.data import DataLoader
+        batches = iter(DataLoader(data))
+        while step < 9:
+            model(next(batches)).mean().backward()
+        """,
+        QUIET,
+        loader_workers=2,
+    )
+    assert "batches = iter(DataLoader(data, num_workers=2))" in text
+
+
 def test_loaders_that_begin_together_are_left(desk) -> None:
     desk.edit(
         """
@@ -708,7 +740,7 @@ def test_an_edit_that_breaks_is_left_to_the_user_and_all_else_is_written(desk, m
     monkeypatch.setitem(EDITS, "process.flush_denormals", broken)
     desk.edit("import torch\n", flush_denormals=True, intra_op_threads=2)
     assert changed(desk) == ["+", "+torch.set_num_threads(2)"]
-    assert len(desk.notes) == 1
+    assert len(desk.notes) == 2
     assert "write this yourself, since the edit does not understand these files (KeyError):" in (
         desk.said()
     )
@@ -729,6 +761,34 @@ def test_what_only_hasten_does_is_said(desk) -> None:
     desk.edit("import torch\n", batched_fetch=True, sample_cache="1GiB")
     assert all("no edit can do this: keep `hasten run`. " in note for note in desk.notes)
     assert len(desk.notes) == 2
+
+
+def test_a_diff_of_a_part_of_the_plan_says_that_the_figure_is_not_its_own(desk) -> None:
+    desk.edit("import torch\n", flush_denormals=True, batched_fetch=True, sample_cache="1GiB")
+    assert desk.notes[-1] == (
+        "The published figure is not that of this diff: all or part of batched_fetch and "
+        "sample_cache is missing."
+    )
+    desk.edit("import torch\n", flush_denormals=True)
+    assert not desk.notes
+
+
+def test_threads_are_not_written_without_the_workers_that_they_were_tuned_beside(desk) -> None:
+    source = "from torch.utils.data import DataLoader\nDataLoader(data)\n"
+    desk.edit(source, fed(draws=True), loader_workers=2, intra_op_threads=1)
+    assert desk.diff == ""
+    assert "intra_op_threads: not written, since the number was tuned beside" in desk.said()
+    desk.edit(source, QUIET, loader_workers=2, intra_op_threads=1)
+    assert "+torch.set_num_threads(1)" in changed(desk)
+
+
+def test_autocast_that_was_tuned_on_another_device_is_not_written(desk) -> None:
+    desk.edit(
+        f"{HEAD}    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n{LOOP}",
+        autocast="bfloat16", device_placement="cuda",
+    )  # fmt: skip
+    assert desk.diff == ""
+    assert "The plan computes on another device than the edited script would." in desk.said()
 
 
 def test_lines_without_an_edit_come_with_their_place(desk) -> None:

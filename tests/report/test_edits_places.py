@@ -182,6 +182,17 @@ POSTPONED = """
     import torch
     make = lambda m: torch.optim.Adam(m.parameters())
 """
+ONE_LINE = """
+    import torch
+    class Module(torch.nn.Module):
+        def configure_optimizers(self): return torch.optim.Adam(self.parameters())
+"""
+ABOVE = """
+    import torch
+    def make(): return torch.optim.Adam(model.parameters())
+    model = torch.nn.Linear(1, 1)
+    optimizer = make()
+"""
 BOUND_BESIDE = """
     import torch
     model = build(); optimizer = torch.optim.Adam(model.parameters())
@@ -204,6 +215,8 @@ NO_MODULE = """
         pytest.param(LISTED, 2, id="list"),
         pytest.param(LOOPED, 3, id="loop"),
         pytest.param(POSTPONED, 2, id="lambda"),
+        pytest.param(ONE_LINE, 3, id="method"),
+        pytest.param(ABOVE, 2, id="function"),
         pytest.param(BOUND_BESIDE, 2, id="semicolon"),
         pytest.param(NO_MODULE, 6, id="object"),
     ],
@@ -240,7 +253,8 @@ AGENT = """
             self.net = torch.nn.Conv2d(3, 3, 3)
     agent = Agent()
     optimizer = torch.optim.Adam(agent.net.parameters())
-    loss = {called}(x).mean()
+    for x in batches:
+        {called}(x).mean().backward()
 """
 
 
@@ -264,6 +278,26 @@ def test_the_owner_of_a_module_is_one_only_where_it_is_called_as_one(
     assert desk.again(IMAGES, channels_last=True) == text
     text = desk.edit(source, torch_compile="default")
     assert f"\n{name}.compile()\noptimizer" in text
+
+
+def test_calls_beside_no_backward_pass_get_what_they_got(desk) -> None:
+    text = desk.edit(
+        """
+        import torch
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for epoch in range(3):
+            for x in loader:
+                model(x).mean().backward()
+            for x in held_out:
+                print(model(x))
+        model(picture)
+        """,
+        IMAGES,
+        channels_last=True,
+    )
+    assert text.count(LAYOUT) == 2
+    assert f"model(x.{LAYOUT}).mean().backward()" in text
+    assert "the inputs at train.py:7 and train.py:8 stay as they are" in desk.said()
 
 
 def test_a_call_in_a_branch_is_changed_and_does_not_stand_for_the_line(desk) -> None:

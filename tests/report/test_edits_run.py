@@ -105,7 +105,8 @@ def test_an_example_with_its_edits_ends_with_the_weights_of_the_plan(train, tmp_
     data = str(tmp_path / "pictures")
     argv = ("--data", data, "--pictures", "32", "--epochs", "2", "--batch-size", "16")
     made, _, _ = train(EXAMPLE, plan, traits, *argv)
-    assert not made.notes
+    (note,) = made.notes
+    assert "the inputs at train.py:123 stay as they are" in note
     ends = [weights(tmp_path / name / "out" / "checkpoint.pt") for name in ("plan", "edited")]
     assert len(ends[0]) > 10
     for name, weight in ends[0].items():

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from hasten.records import Diagnosis, Finding, HotLine, Place
@@ -35,6 +36,24 @@ def test_the_eight_costliest_lines_are_shown_and_the_rest_is_counted(diagnosis, 
 def test_a_line_without_source_stands_alone(workload) -> None:
     bare = HotLine(place=Place(path=f"{workload.cwd}/a.py", line=3), share_ratio=0.5)
     assert shown(Diagnosis(hot_lines=(bare,)), workload).split() == ["50%", "a.py:3"]
+
+
+@pytest.mark.parametrize(
+    ("lever", "said"),
+    [
+        ("intra_op_threads", "The plan has intra_op_threads=2."),
+        ("channels_last", "The lever channels_last was tried and dropped: 0.99x (0.97x to 1.01x)."),
+        ("compile", "The lever compile was tried and failed: No C compiler is installed."),
+        (
+            "autocast",
+            "The lever autocast would do it without an edit (It needs --numerics precision).",
+        ),
+        ("unheard_of", "The lever unheard_of does it without an edit."),
+    ],
+)
+def test_a_finding_says_what_became_of_its_lever(tuning, diagnosis, lever, said) -> None:
+    found = replace(diagnosis.findings[0], lever=lever)
+    assert findings.remedy(found, tuning) == f"Give the loader two workers. {said}"
 
 
 def test_what_no_lever_does_may_concern_the_machine_and_not_the_code() -> None:

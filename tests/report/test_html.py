@@ -21,6 +21,7 @@ from hasten.records import (
     Verdict,
 )
 from hasten.report import html
+from hasten.report.edits import Edits
 
 _spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
 browsers = importlib.util.module_from_spec(_spec)
@@ -30,9 +31,10 @@ CHARTS = ("steps", "waterfall", "strips", "course", "losses")
 SECTIONS = (
     "step", "levers", "pairs", "findings", "lines", "time", "maths", "trust", "machine", "use",
 )  # fmt: skip
-EDITS = (
+DIFF = (
     "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x = 1\n+x = 2  # a long line" + 60 * " x" + "\n"
 )
+EDITS = Edits(diff=DIFF, notes=("channels_last: a note, and a line to write:\n    x = 3",))
 UNFOLD = "document.querySelectorAll('details').forEach(e => { e.open = true; })"
 PRESENT = """
 [...document.querySelectorAll(%s)].map(e => {
@@ -158,7 +160,8 @@ def test_what_the_user_wrote_stays_text(browser, raced, tell, tmp_path):
     )
     path = tmp_path / "odd.html"
     text = tell(
-        replace(raced, workload=workload, diagnosis=seen, notes=(evil,)), edits=f"+{evil}\n"
+        replace(raced, workload=workload, diagnosis=seen, notes=(evil,)),
+        edits=Edits(diff=f"+{evil}\n", notes=(evil,)),
     )
     path.write_text(text)
     browser.open(path)
@@ -199,6 +202,14 @@ def test_every_word_of_the_answer_is_on_the_page(raced, tell):
     ):  # fmt: skip
         assert said in text, said
     assert "edits of your source" not in text
+
+
+def test_a_diff_stands_with_its_notes_and_is_the_same_only_where_it_is_whole(raced, tell):
+    text = tell(raced, edits=EDITS)
+    assert "Or apply the same as edits of your source" in text
+    assert "<li>channels_last: a note, and a line to write:\n    x = 3</li>" in text
+    text = tell(raced, edits=replace(EDITS, missing=("ranks",)))
+    assert "Or apply a part of it as edits of your source" in text
 
 
 def test_the_waterfall_goes_on_from_the_races_that_were_taken(raced):
@@ -335,12 +346,20 @@ def test_losses_that_differ_are_told():
 
 
 def test_a_finding_says_whether_the_plan_mends_it(raced):
-    def help_for(plan):
-        return html.sections.findings(raced.diagnosis, raced.workload, plan)[0].help
+    def help_for(tuning):
+        return html.sections.findings(raced.diagnosis, raced.workload, tuning)[0].help
 
     assert help_for(None) == "The lever loader_workers does it without an edit."
-    assert help_for(Plan().with_lever("loader_workers", 2)) == "The plan has loader_workers=2."
+    planned = replace(raced, plan=Plan().with_lever("loader_workers", 2))
+    assert help_for(planned) == "The plan has loader_workers=2."
     assert html.sections.findings(raced.diagnosis, raced.workload, None)[-1].help == "By hand."
+
+
+def test_a_share_says_what_it_is_of(raced, tell):
+    few = replace(raced.diagnosis.findings[0], is_of_all=True)
+    of_all = replace(raced, diagnosis=replace(raced.diagnosis, findings=(few,)))
+    assert "<strong>43%</strong> of the step <small>" in tell(raced)
+    assert "<strong>43%</strong> of the time <small>" in tell(of_all)
 
 
 def test_a_path_outside_of_the_folder_is_told_whole(raced):
@@ -358,7 +377,7 @@ def test_what_a_user_s_words_hold_stays_text(raced, tell):
         proof=replace(raced.proof, gates=(Gate(name=tag, passed=True, message=tag),)),
         levers=tuple(replace(row, why=tag) for row in raced.levers),
     )  # fmt: skip
-    text = tell(hostile, edits=EDITS + f"+{tag}\n")
+    text = tell(hostile, edits=Edits(diff=f"{DIFF}+{tag}\n", notes=(tag,)))
     assert "<script" not in text
     assert "&lt;script&gt;alert" in text
     assert "&amp;amp;" in text

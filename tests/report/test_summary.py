@@ -8,7 +8,16 @@ import pytest
 from rich.console import Console
 
 from hasten.cli.streams import SPELT_OUT
-from hasten.records import Effect, LeverReport, OptimizerTraits, Outcome, Phase, Plan, Traits
+from hasten.records import (
+    Effect,
+    Entry,
+    LeverReport,
+    OptimizerTraits,
+    Outcome,
+    Phase,
+    Plan,
+    Traits,
+)
 from hasten.report import text
 from hasten.report.summary import render_summary
 from hasten.units import duration
@@ -39,6 +48,12 @@ def test_nobody_is_told_to_edit_a_script_for_an_unconfirmed_plan(tuning, plan_pa
     rows = rows_of(replace(tuning, speedup=None, interrupted=True), plan_path)
     assert any("hasten run" in row for row in rows)
     assert not any("patch" in row for row in rows)
+
+
+@pytest.mark.parametrize("entry", list(Entry))
+def test_only_for_a_script_or_a_module_there_is_a_diff_to_apply(tuning, plan_path, entry) -> None:
+    rows = rows_of(replace(tuning, workload=replace(tuning.workload, entry=entry)), plan_path)
+    assert any("patch" in row for row in rows) == (entry in (Entry.SCRIPT, Entry.MODULE))
 
 
 def test_the_answer_stands_last_with_what_to_type_next(tuning, diagnosis, plan_path) -> None:

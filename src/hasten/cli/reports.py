@@ -114,10 +114,9 @@ def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
     from hasten.report.files import write_atomically
     from hasten.report.html import render_tuning
 
-    try:
-        edits = _edits(tuning, tuning.plan).diff
-    except HastenError:  # a notebook, or a script that no longer exists: `--edits` says why
-        edits = ""
+    edits: Edits | None = None
+    with contextlib.suppress(HastenError):  # `--edits` says why
+        edits = _edits(tuning, tuning.plan)
     page = render_tuning(tuning, plan_path=plan_path, snippets=_snippets(tuning), edits=edits)
     write_atomically(path, page)
 

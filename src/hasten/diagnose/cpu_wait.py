@@ -61,7 +61,7 @@ def read_rivals(case: Case) -> CompetingProcesses | None:
 
 
 def quota_share(case: Case) -> Interval | None:
-    """Return the share of the steps in which a quota held up the loop's thread.
+    """Return the share of all time in which a quota held up the loop's thread.
 
     Throttled time is counted per CPU, so the wait of the loop's thread bounds
     it from above.
@@ -73,7 +73,7 @@ def quota_share(case: Case) -> Interval | None:
 
 
 def wait_share(case: Case, part_ratio: float = 1.0) -> Interval | None:
-    """Return the share of the steps in which the loop's thread waited for others to free a CPU.
+    """Return the share of all time in which the loop's thread waited for others to free a CPU.
 
     Args:
         case: the case.
@@ -88,7 +88,7 @@ def wait_share(case: Case, part_ratio: float = 1.0) -> Interval | None:
 
 
 def blamed_share(case: Case, rival: str) -> Interval | None:
-    """Return the share of the steps in which the loop's thread waited because of one rival.
+    """Return the share of all time in which the loop's thread waited because of one rival.
 
     The waits are divided in proportion to each rival's demand for CPUs.
 

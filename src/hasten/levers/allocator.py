@@ -11,6 +11,7 @@ Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -108,6 +109,14 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
     return {**(_TUNED[setting] if path else {}), **preload(env, setting, path)}
 
 
+def _snippet(setting: str) -> str:
+    """Return what `env` sets, for a shell; a place to fill in where the library is gone."""
+    path = find(setting, os.environ) or f"/path/to/lib{setting}.so"
+    told = preload(_TUNED[setting], setting, path)
+    words = [f"{name}={shlex.quote(value)}" for name, value in told.items()]
+    return f"{' '.join(words)} python ...  # in the shell"
+
+
 def apply(training: Training, setting: str) -> Callable[[], None]:
     """Check that the library was preloaded; there is nothing left to do.
 
@@ -128,7 +137,7 @@ LEVER = Lever(
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,
-    snippet=lambda setting: f"LD_PRELOAD=lib{setting}.so python ...  # in the shell",
+    snippet=_snippet,
     promising=lambda _: False,
     provides=lambda setting, traits: replace(traits, preloaded=setting),
     env=env,

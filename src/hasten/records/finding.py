@@ -53,6 +53,7 @@ class Finding:
         name: its id, that of its symptom, such as `few-workers`; never renamed.
         share: share of the step that it costs (0.2 is 20%) with its 95% interval; None where it
             costs something that no share can express, such as memory or trust.
+        is_of_all: the share is of all time, evaluations and checkpoints included, not of the steps.
         message: what was measured, in one sentence with its figures.
         remedy: what to do, in one imperative sentence.
         phase: the phase that it is about, where its cure depends on that.
@@ -64,6 +65,7 @@ class Finding:
     remedy: str
     name: str = ""
     share: Interval | None = None
+    is_of_all: bool = False
     phase: Phase | None = None
     lever: str | None = None
     places: tuple[Place, ...] = ()

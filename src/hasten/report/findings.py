@@ -7,28 +7,35 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from hasten.records import Outcome
 from hasten.report import pages
 from hasten.report.layout import indented, prose
+from hasten.report.wording import interval
 from hasten.units import percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hasten.records import Diagnosis, Finding, HotLine, Place, Workload
+    from hasten.records import Diagnosis, Finding, HotLine, Place, Tuning, Workload
 
 _SHOWN_PLACES = 2
 _SHOWN_LINES = 8
 
 
-def told(diagnosis: Diagnosis | None) -> list[RenderableType]:
-    """Show each finding: its cost and name, what was measured, what to do, and where."""
+def told(diagnosis: Diagnosis | None, tuning: Tuning | None = None) -> list[RenderableType]:
+    """Show each finding: its cost and name, what was measured, what to do, and where.
+
+    Args:
+        diagnosis: None if there was no diagnosis.
+        tuning: None if no search was run.
+    """
     parts: list[RenderableType] = []
     found = diagnosis.findings if diagnosis else ()
     for finding in found:
         line = Text(f"{cost(finding):>6}  ", "bold")
         line.append(finding.name, "bold")
         parts += [line, indented(prose(finding.message))]
-        parts.append(indented(prose(remedy(finding), "cyan")))
+        parts.append(indented(prose(remedy(finding, tuning), "cyan")))
         parts += [indented(prose(place(one), "dim")) for one in finding.places[:_SHOWN_PLACES]]
     if found:
         parts.append(prose(f"Why, and limits: {pages.command(found[0].name)}", "dim"))
@@ -36,15 +43,30 @@ def told(diagnosis: Diagnosis | None) -> list[RenderableType]:
 
 
 def cost(finding: Finding) -> str:
-    """Return the share of the step that a finding costs, or a dash if it is unknown."""
+    """Return the share of the step or the time that a finding costs, or a dash if it is unknown."""
     return "-" if finding.share is None else percent(finding.share.mid_ratio)
 
 
-def remedy(finding: Finding) -> str:
+def remedy(finding: Finding, tuning: Tuning | None = None) -> str:
     """Say what to do, to the code or to the machine, and whether a lever does it."""
     if finding.lever is None:
         return f"By hand: {finding.remedy}"
-    return f"{finding.remedy} The lever {finding.lever} does it without an edit."
+    return f"{finding.remedy} {fate(finding.lever, tuning)}"
+
+
+def fate(lever: str, tuning: Tuning | None) -> str:
+    """Say what became of a lever that applies a remedy, as far as there was a search."""
+    settings = dict(tuning.plan.settings) if tuning else {}
+    if lever in settings:
+        return f"The plan has {lever}={settings[lever]}."
+    row = next((row for row in (tuning.levers if tuning else ()) if row.lever == lever), None)
+    if row is None:
+        return f"The lever {lever} does it without an edit."
+    why = row.why.rstrip(".")
+    if row.outcome is Outcome.SKIPPED:
+        return f"The lever {lever} would do it without an edit ({why})."
+    seen = why if row.speedup is None else interval(row.speedup)
+    return f"The lever {lever} was tried and {row.outcome}: {seen}."
 
 
 def place(where: Place) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from hasten.records import Outcome
+from hasten.records import Entry, Outcome
 from hasten.report import findings, text
 from hasten.report.layout import heading, indented, prose, section
 from hasten.report.steps import shown_step_s
@@ -32,6 +32,7 @@ _LINE_COUNT, _WIDTH = 25, 80
 _FINDING_COUNT, _LEAST_ROW_COUNT = 3, 2
 _FRAME_COUNT = 7  # the heading, two titles and four blank lines
 _OUTCOMES = (Outcome.KEPT, Outcome.REJECTED, Outcome.DROPPED, Outcome.FAILED)
+_EDITABLE = (Entry.SCRIPT, Entry.MODULE)
 
 
 def render_summary(tuning: Tuning, *, plan_path: Path) -> Group:
@@ -139,4 +140,5 @@ def _commands(tuning: Tuning, plan_path: Path) -> list[str]:
     if not (tuning.plan.settings and tuning.proof.holds):
         return [full]
     run = continued(command_line("run", tuning.workload, plan_path=plan_path), width=_WIDTH - 2)
-    return [run, *([] if tuning.speedup is None else [f"{report} --edits | patch -p1"]), full]
+    edits = [f"{report} --edits | patch -p1"] if tuning.workload.entry in _EDITABLE else []
+    return [run, *([] if tuning.speedup is None else edits), full]

@@ -77,7 +77,7 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str
         prose(headline(tuning), "bold"),
         *(prose(sentence) for sentence in beneath(tuning)),
         *section("Where time goes", *_steps(tuning)),
-        *section("What makes it slow", *findings.told(tuning.diagnosis)),
+        *section("What makes it slow", *findings.told(tuning.diagnosis, tuning)),
         *section("What was tried", *_tried(tried)),
         *section("What was not tried, and why", *facts([(s.lever, s.why) for s in skipped])),
         *section("What it does to the maths", *_maths(tuning)),

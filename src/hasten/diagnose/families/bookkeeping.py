@@ -100,13 +100,21 @@ def _step_reporting(case: Case) -> Finding | None:
     if not is_worth_telling(share):
         return None
     count = case.found.get("bookkeeping.reports_count", 0.0)
+    does = "reports (print, progress bars, loggers, .item())"
+    remedy = "Report every hundredth step, and keep running sums as tensors until then."
+    if case.found.get("bookkeeping.only_reads"):
+        does = "reads numbers from tensors (.item(), .tolist(), .cpu() and the like)"
+        remedy = (
+            "If these numbers are only reported, read them every hundredth step, and keep running "
+            "sums as tensors until then."
+        )
     return Finding(
         share=share,
         message=(
-            "The script reports (print, progress bars, loggers, .item()) in "
-            f"{calls_a_step(count)}, and that takes {percent(share.mid_ratio)} of a step."
+            f"The script {does} in {calls_a_step(count)}, and that takes "
+            f"{percent(share.mid_ratio)} of a step."
         ),
-        remedy="Report every hundredth step, and keep running sums as tensors until then.",
+        remedy=remedy,
         places=places_of(case.found.get("bookkeeping.places", ())),
     )
 

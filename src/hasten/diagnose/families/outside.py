@@ -44,6 +44,7 @@ def _checkpoint_stall(case: Case) -> Finding | None:
     often = "every step" if steps_count < 1.5 else f"every {steps_count:.0f} steps"
     return Finding(
         share=share,
+        is_of_all=True,
         message=(
             f"The loop stands still for {duration(fmean(seen.each_s))} {often} while a checkpoint "
             f"is written: {percent(share.mid_ratio)} of the wall clock."

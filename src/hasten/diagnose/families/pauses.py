@@ -20,7 +20,8 @@ def _gc_pauses(case: Case) -> Finding | None:
         return None
     return Finding(
         share=share,
-        message=f"Python's garbage collector takes {percent(share.mid_ratio)} of a step.",
+        is_of_all=True,
+        message=f"Python's garbage collector takes {percent(share.mid_ratio)} of the time.",
         remedy="Call gc.freeze() after the set-up, and raise gc.set_threshold.",
     )
 

@@ -39,23 +39,23 @@ def _tried(case: Case) -> tuple[int, Interval, Interval] | None:
 
 def _cost_of_threads(
     case: Case, waits: Interval | None, *, steps: str, loop: str
-) -> tuple[Interval, str] | None:
-    """Return what too many threads cost, and a phrase that says so.
+) -> tuple[Interval, str, bool] | None:
+    """Return what too many threads cost, a phrase that says so, and whether it is of all time.
 
     It comes from steps with fewer threads if these were tried, else from the loop's own waits.
 
     Args:
         case: what was seen.
-        waits: share of the steps in which the loop waits for a CPU that these threads occupy.
+        waits: share of all time in which the loop waits for a CPU that these threads occupy.
         steps: what was faster, with its verb.
         loop: who waits, in words.
     """
     if (tried := _tried(case)) is not None:
         count, faster, share = tried
-        return share, f"with {count} {steps} {times(faster.mid_ratio)} faster."
+        return share, f"with {count} {steps} {times(faster.mid_ratio)} faster.", False
     if not is_worth_telling(waits):
         return None
-    return waits, f"{loop} waits for a CPU in {percent(waits.mid_ratio)} of a step."
+    return waits, f"{loop} waits for a CPU in {percent(waits.mid_ratio)} of the time.", True
 
 
 def _oversubscribed_threads(case: Case) -> Finding | None:
@@ -68,9 +68,10 @@ def _oversubscribed_threads(case: Case) -> Finding | None:
     cost = _cost_of_threads(case, blamed_share(case, "team"), steps="steps were", loop="the loop")
     if cost is None:
         return None
-    share, message = cost
+    share, message, is_of_all = cost
     return Finding(
         share=share,
+        is_of_all=is_of_all,
         message=f"torch runs {counted(threads, 'thread')} on "
         f"{counted(budget.core_count, 'core')}: {message}",
         remedy=f"Call torch.set_num_threads({budget.core_count}), or set OMP_NUM_THREADS.",
@@ -110,8 +111,9 @@ def _cpu_quota(case: Case) -> Finding | None:
     quota = f" of {budget.quota_cores_ratio:g} cores" if budget.quota_cores_ratio else ""
     return Finding(
         share=share,
+        is_of_all=True,
         message=f"The quota{quota} of the control group holds the loop up for "
-        f"{percent(share.mid_ratio)} of a step.",
+        f"{percent(share.mid_ratio)} of the time.",
         remedy=f"Run at most {budget.core_count} threads and workers together, or raise the quota.",
     )
 
@@ -129,9 +131,10 @@ def _contended_machine(case: Case) -> Finding | None:
     tried, advised = _fewer_threads(case)
     return Finding(
         share=share,
+        is_of_all=True,
         message=f"Other processes keep {rivals.others_ratio:.1f} of "
         f"{counted(int(case.found['processors.cpus_count']), 'CPU')} busy: the loop waits for one "
-        f"in {percent(share.mid_ratio)} of a step.{tried}",
+        f"in {percent(share.mid_ratio)} of the time.{tried}",
         remedy="Stop what else runs here, give the job cores of its own, or let threads that wait "
         f"for others sleep sooner.{advised}",
     )
@@ -165,8 +168,9 @@ def _duplicate_openmp(case: Case) -> Finding | None:
         return None
     return Finding(
         share=share,
+        is_of_all=True,
         message=f"{len(used)} OpenMP runtimes run threads of their own ({_name_pools(used)}): the "
-        f"loop waits for a CPU in {percent(share.mid_ratio)} of a step.",
+        f"loop waits for a CPU in {percent(share.mid_ratio)} of the time.",
         remedy="Install torch, numpy and scikit-learn from one source, all by pip or all by conda.",
     )
 
@@ -215,9 +219,10 @@ def _ranks_oversubscribed(case: Case) -> Finding | None:
     cost = _cost_of_threads(case, _rank_waits(case), steps="this one was", loop="this one")
     if cost is None:
         return None
-    share, message = cost
+    share, message, is_of_all = cost
     return Finding(
         share=share,
+        is_of_all=is_of_all,
         message=f"Each of {ranks} ranks runs {counted(threads, 'thread')} on "
         f"{counted(cores, 'core')}: {message}",
         remedy=f"Start the job with OMP_NUM_THREADS={cores}.",
@@ -225,7 +230,7 @@ def _ranks_oversubscribed(case: Case) -> Finding | None:
 
 
 def _rank_waits(case: Case) -> Interval | None:
-    """Return the share of the steps in which the loop waits for its own threads or other ranks."""
+    """Return the share of all time in which the loop waits for its own threads or other ranks."""
     told = [blamed_share(case, rival) for rival in ("team", "others")]
     shares = [share for share in told if share is not None]
     if not shares:

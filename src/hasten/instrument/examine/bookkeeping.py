@@ -38,6 +38,7 @@ _WRITERS = (
 _NUMBERS = ("item", "tolist", "cpu", "__float__", "__int__", "__bool__", "__format__", "__repr__")
 # An optimizer reads its own step counts as numbers, and a loader does not report.
 _SILENT = {INDEX[Phase.OPTIMIZER], INDEX[Phase.DATA], INDEX[Phase.CHECKPOINT]}
+_FORWARD = INDEX[Phase.FORWARD]
 _PROBE_COUNT = 500
 _PLACE_COUNT = 3
 
@@ -54,6 +55,7 @@ class Bookkeeping:
         self._call_count = 0
         self._torch = OWN
         self._places_ns: dict[Place, int] = {}
+        self._reporting: set[Place] = set()
 
     def begin(self) -> None:
         """Intercept the calls that report."""
@@ -95,20 +97,26 @@ class Bookkeeping:
                 return original(*args, **kwargs)
             finally:
                 self._busy = False
-                self._note("reporting" if on_host else kind, clock() - start)
+                spent_ns = clock() - start
+                self._note("reporting" if on_host else kind, spent_ns, reads=kind == "waiting")
 
         with suppress(AttributeError, TypeError):  # the script's own stream may refuse
             self._undos.append(put(owner, name, stand_in))
 
     def _is_silent(self, kind: str) -> bool:
-        """Return whether a call is not a report but one by an optimizer, a loader, torch or us."""
+        """Return whether a call is not a report but one by an optimizer, a loader, torch or us.
+
+        What a model reads in its forward pass decides how it goes on.
+        """
         if kind == "traceback":
             return False
         caller = sys._getframe(2).f_code.co_filename
-        silent = self._watch.tracker.evaluating or self._watch.ledger.current in _SILENT
-        return silent or caller.startswith((OWN, self._torch))
+        current = self._watch.ledger.current
+        silent = self._watch.tracker.evaluating or current in _SILENT
+        decides = kind == "waiting" and current == _FORWARD
+        return silent or decides or caller.startswith((OWN, self._torch))
 
-    def _note(self, kind: str, spent_ns: int) -> None:
+    def _note(self, kind: str, spent_ns: int, *, reads: bool) -> None:
         self._now_ns[kind] += spent_ns
         if kind == "traceback":
             return
@@ -116,6 +124,8 @@ class Bookkeeping:
         place = own_place(sys._getframe(2))
         if place is not None:
             self._places_ns[place] = self._places_ns.get(place, 0) + spent_ns
+            if not reads:
+                self._reporting.add(place)
 
     def ended(self) -> None:
         """Note what the step spent."""
@@ -134,6 +144,7 @@ class Bookkeeping:
             "waiting_s": self._found_s["waiting"],
             "reports_count": self._call_count / steps_count,
             "places": costliest[:_PLACE_COUNT],
+            "only_reads": bool(costliest) and costliest[0] not in self._reporting,
             "traceback_s": self._found_s["traceback"],
             "debug_places": self._watch.debug_lines[:_PLACE_COUNT],
             "recording_s": _recording_s(),

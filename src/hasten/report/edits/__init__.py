@@ -35,10 +35,12 @@ class Edits:
     Attributes:
         diff: for `patch -p1`; empty where no file changes.
         notes: sentences, some with lines of code below them.
+        missing: levers of the plan that the diff does not write, or not everywhere.
     """
 
     diff: str
     notes: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
 
 def write_edits(
@@ -66,13 +68,14 @@ def write_edits(
         return Edits(diff="", notes=("The plan is empty: there is nothing to write.",))
     project = read_project(workload)
     notes = list(project.unread)
+    unwritten: list[str] = []
     jobs = {
         lever.name: (
             lever,
             Job(
                 project=project, lever=lever.name, setting=setting,
                 lines=by_hand(lever, setting, traits),
-                plan=dict(plan.settings), traits=traits, notes=notes,
+                plan=plan, traits=traits, notes=notes, unwritten=unwritten,
                 python=python_version or platform.python_version(),
             ),
         )
@@ -82,15 +85,20 @@ def write_edits(
         variables = _edit_all(jobs, env)
     except RecursionError as error:
         raise too_deep(project.entry.path) from error
+    diff = project.diff()
+    if diff and unwritten:
+        notes.append(
+            "The published figure is not that of this diff: all or part of "
+            f"{' and '.join(unwritten)} is missing."
+        )
     if any(key.startswith(_OURS) for key in variables):
         notes.append("A library that the plan preloads is not installed here any more.")
     told = {key: value for key, value in variables.items() if not key.startswith(_OURS)}
     if told:
         notes.append(f"Start the script like this:\n    {_command(told, workload)}")
-    diff = project.diff()
     if diff and project.root != project.folder:
         notes.append(f"Apply the diff in {project.root}: patch -p1 -d {project.root}")
-    return Edits(diff=diff, notes=tuple(notes))
+    return Edits(diff=diff, notes=tuple(notes), missing=tuple(unwritten))
 
 
 def _edit_all(jobs: Mapping[str, tuple[Lever[Any], Job]], env: Mapping[str, str]) -> dict[str, str]:

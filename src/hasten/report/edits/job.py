@@ -10,9 +10,9 @@ from hasten.report.edits.statements import ensure_import, has_statement, insert_
 from hasten.report.edits.survey import Survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from hasten.records import Setting, Traits
+    from hasten.records import Plan, Setting, Traits
     from hasten.report.edits.project import Project
     from hasten.report.edits.survey import Site
 
@@ -26,20 +26,22 @@ class Job:
     Attributes:
         lever: its name.
         lines: what a user would write by hand.
-        plan: the settings of all levers.
+        plan: all levers.
         traits: what the tuning saw of the script.
         python: the version of Python that starts the script.
         notes: the sentences for the user; edits add to them.
+        unwritten: levers that are not written, or not everywhere, so far.
     """
 
     project: Project
     lever: str
     setting: Setting
     lines: str
-    plan: Mapping[str, Setting]
+    plan: Plan
     traits: Traits
     python: str
     notes: list[str]
+    unwritten: list[str]
 
     def survey(self) -> Survey:
         """Look at the files as they are now."""
@@ -49,15 +51,21 @@ class Job:
         """Tell the user something about this lever."""
         self.notes.append(f"{self.lever}: {message}")
 
+    def leave(self, why: str) -> None:
+        """Tell the user why this lever is not written."""
+        if self.lever not in self.unwritten:
+            self.unwritten.append(self.lever)
+        self.note(why)
+
     def keep_running(self, why: str) -> None:
         """Say that no edit gives what the lever gives."""
-        self.note(f"no edit can do this: keep `hasten run`. {why[:1].upper()}{why[1:]}.")
+        self.leave(f"no edit can do this: keep `hasten run`. {why[:1].upper()}{why[1:]}.")
 
     def paste(self, why: str, *, at: str = "") -> None:
         """Give the user the lines to write by hand, `at` a place if one is known."""
         place = f" at {at}" if at else ""
         lines = "".join(f"\n    {line}" for line in self.lines.splitlines())
-        self.note(f"write this yourself{place}, since {why}:{lines}")
+        self.leave(f"write this yourself{place}, since {why}:{lines}")
 
     def set_up(self, *lines: str) -> None:
         """Put lines after the script's import of torch, except those already there."""

@@ -101,6 +101,7 @@ class Chart:
         self.calls: list[Site] = []
         self.assignments: list[Site] = []
         self.returns: list[Site] = []
+        self.loops: list[Site] = []
         self.functions: list[SourceScope] = []
         self.imported: dict[str, str] = {}
         self.known: dict[str, str] = {}
@@ -143,17 +144,22 @@ class Chart:
             self.calls.append(Site(scope=scope, node=node))
         elif isinstance(node, cst.Return) and node.value is not None:
             self.returns.append(Site(scope=scope, node=node))
+        elif isinstance(node, cst.For | cst.CompFor):
+            self.loops.append(Site(scope=scope, node=node))
         elif isinstance(node, cst.Import | cst.ImportFrom):
-            names = _imported_names(node, scope.source)
-            self.imported.update(names)
-            if self.parents.get(id(self.parents[id(node)])) is self.tree:
-                self.known.update(names)
+            self._note_import(node, scope.source)
         elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
             self.assignments.append(Site(scope=scope, node=node))
         for target in _targets(node):
             scope.bound.update(_bound_names(target))
             if isinstance(node, cst.For):
                 scope.looped.update(_bound_names(target))
+
+    def _note_import(self, node: cst.Import | cst.ImportFrom, source: SourceFile) -> None:
+        names = _imported_names(node, source)
+        self.imported.update(names)
+        if self.parents.get(id(self.parents[id(node)])) is self.tree:
+            self.known.update(names)
 
 
 def _imported_names(node: cst.Import | cst.ImportFrom, source: SourceFile) -> dict[str, str]:
@@ -194,6 +200,7 @@ class Survey:
         calls: every call, file by file in the order of the text.
         assignments: every assignment with a value.
         returns: every `return` with a value.
+        loops: every `for`, also in comprehensions.
         functions: scopes of functions and classes.
     """
 
@@ -204,6 +211,7 @@ class Survey:
         self.calls = [site for chart in charts for site in chart.calls]
         self.assignments = [site for chart in charts for site in chart.assignments]
         self.returns = [site for chart in charts for site in chart.returns]
+        self.loops = [site for chart in charts for site in chart.loops]
         self.functions = [scope for chart in charts for scope in chart.functions]
         self.files = {source: chart.scope for source, chart in self._charts.items()}
         self._means: dict[int, SourceScope | None] = {}

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
     from hasten.report.edits.job import Edit
 
-# An edit of one of these moves lines that the others look for: it comes last.
+# An edit of one of these moves lines that the others look for, or asks what became of others: it
+# comes last.
 LAST: tuple[Edit, ...] = (
+    process.intra_op_threads,
     models.channels_last,
     models.torch_compile,
     autocast.autocast,
@@ -23,7 +25,6 @@ _ALL: tuple[Edit, ...] = (
     optimizers.foreach_optimizer,
     process.fp32_precision,
     optimizers.fused_optimizer,
-    process.intra_op_threads,
     loaders.loader_workers,
     process.malloc_retention,
     loaders.redrawing_workers,

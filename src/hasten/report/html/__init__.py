@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
     from jinja2 import Template
 
-    from hasten.records import Diagnosis, Machine, Plan, Profiling, Tuning, Workload
+    from hasten.records import Diagnosis, Machine, Profiling, Tuning, Workload
+    from hasten.report.edits import Edits
 
 
 def render_tuning(
-    tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str], edits: str = ""
+    tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str], edits: Edits | None = None
 ) -> str:
     """Return the page of a tuning.
 
@@ -36,7 +37,7 @@ def render_tuning(
         tuning: what was found.
         plan_path: the path of the plan file.
         snippets: for each lever, the code that a user would write by hand.
-        edits: a unified diff of the user's source that does the same; empty if there is none.
+        edits: the plan in the user's source; None if it cannot be edited.
     """
     before, after = tuning.baseline, tuning.tuned
     known = tuning.plan.settings if tuning.proof.holds else ()
@@ -50,7 +51,9 @@ def render_tuning(
         tiles=sections.tiles(tuning),
         run=wording.command_line("run", tuning.workload, plan_path=plan_path) if known else "",
         by_hand=[(name, snippets[name]) for name, _ in known if snippets.get(name, "").strip()],
-        edits=sections.diff(edits),
+        edits=sections.diff(edits.diff) if edits else [],
+        notes=edits.notes if edits else (),
+        partial=bool(edits and edits.missing),
         apply=f"{wording.report_line(tuning.workload, plan_path)} --edits | patch -p1",
         bars=bars.bars(before, after),
         phases=steps.phase_rows(before, *([after] if after else [])),
@@ -64,7 +67,7 @@ def render_tuning(
         lines_title=steps.lines_title(before),
         trust=text.trust(tuning),
         usage=[],
-        **_seen(tuning.diagnosis, tuning.workload, tuning.machine, tuning.plan),
+        **_seen(tuning.diagnosis, tuning.workload, tuning.machine, tuning),
     )
 
 
@@ -80,6 +83,8 @@ def render_profile(found: Profiling) -> str:
         run="",
         by_hand=[],
         edits=[],
+        notes=(),
+        partial=False,
         apply="",
         bars=bars.bars(profile, None),
         phases=steps.phase_rows(profile),
@@ -98,11 +103,11 @@ def render_profile(found: Profiling) -> str:
 
 
 def _seen(
-    diagnosis: Diagnosis | None, workload: Workload, machine: Machine, plan: Plan | None
+    diagnosis: Diagnosis | None, workload: Workload, machine: Machine, tuning: Tuning | None
 ) -> dict[str, Any]:
     """Return what both pages show: findings, lines, the steps over time, the machine."""
     return {
-        "findings": sections.findings(diagnosis, workload, plan),
+        "findings": sections.findings(diagnosis, workload, tuning),
         "hot_lines": sections.hot_lines(diagnosis, workload),
         "course": curves.course(diagnosis.steps) if diagnosis else None,
         "machine": sections.machine(machine),

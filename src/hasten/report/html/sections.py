@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from hasten.report import doctor, pages, wording
 from hasten.report.bars import COLOURS
+from hasten.report.findings import fate
 from hasten.report.steps import bottleneck, rate, shown_step_s
 from hasten.units import counted, duration, percent, times
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         Interval,
         Machine,
         Place,
-        Plan,
         Profile,
         Proof,
         Tuning,
@@ -51,6 +51,7 @@ class Card:
     """A finding.
 
     Attributes:
+        is_of_all: its share is of all time, not of the step.
         width: its share and the ends of the interval, as percentages of the largest share; empty
             if there is none.
         help: who applies the remedy: the plan, a lever, or only the user.
@@ -60,6 +61,7 @@ class Card:
     name: str
     title: str
     share: str
+    is_of_all: bool
     ends: str
     width: tuple[float, ...]
     message: str
@@ -105,17 +107,17 @@ def where(before: Profile, after: Profile | None) -> list[str]:
     ]
 
 
-def findings(diagnosis: Diagnosis | None, workload: Workload, plan: Plan | None) -> list[Card]:
+def findings(diagnosis: Diagnosis | None, workload: Workload, tuning: Tuning | None) -> list[Card]:
     """Return the findings as cards.
 
     Args:
         diagnosis: None if there was no diagnosis.
         workload: what the paths are relative to.
-        plan: the plan that is applied; None if no search was run.
+        tuning: None if no search was run.
     """
     told = diagnosis.findings if diagnosis else ()
     largest = max((found.share.high_ratio for found in told if found.share), default=1.0)
-    return [_card(found, workload, plan, largest or 1.0) for found in told]
+    return [_card(found, workload, tuning, largest or 1.0) for found in told]
 
 
 def hot_lines(diagnosis: Diagnosis | None, workload: Workload) -> list[Line]:
@@ -173,31 +175,23 @@ def diff(edits: str) -> list[tuple[str, str]]:
     ]
 
 
-def _card(found: Finding, workload: Workload, plan: Plan | None, largest: float) -> Card:
+def _card(found: Finding, workload: Workload, tuning: Tuning | None, largest: float) -> Card:
     share = found.share
     return Card(
         name=found.name,
         title=pages.title(found.name),
         share="" if share is None else percent(share.mid_ratio),
+        is_of_all=found.is_of_all,
         ends="" if share is None else _ends(share),
         width=() if share is None else tuple(100 * max(0.0, r) / largest for r in _ratios(share)),
         message=found.message,
         remedy=found.remedy,
-        help=_help(found, plan),
+        help=fate(found.lever, tuning) if found.lever else "By hand.",
         lines=tuple(
             Line(place=_path(place, workload), source=place.source) for place in found.places
         ),
         more=pages.command(found.name),
     )
-
-
-def _help(found: Finding, plan: Plan | None) -> str:
-    if found.lever is None:
-        return "By hand."
-    settings = {} if plan is None else dict(plan.settings)
-    if found.lever in settings:
-        return f"The plan has {found.lever}={settings[found.lever]}."
-    return f"The lever {found.lever} does it without an edit."
 
 
 def _ratios(share: Interval) -> Sequence[float]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from hasten.lever import provided
+from hasten.records import Traits
 from hasten.report.edits.arguments import code
 from hasten.report.edits.flow import Flow
 from hasten.report.edits.job import change
@@ -38,12 +40,15 @@ def autocast(job: Job) -> None:
     """Put each call of the model that a backward pass follows under autocast."""
     survey = job.survey()
     flow = Flow(survey)
+    if provided(job.plan, Traits()).model.device is not None:
+        job.keep_running("the plan computes on another device than the edited script would")
+        return
     if job.setting == "float16":
         where = survey.places(backwards(survey))
         job.paste("gradients have to be unscaled before whatever reads them", at=where)
         return
     if own := survey.called(*_OWN):
-        job.note(
+        job.leave(
             f"nothing is written, since the script has an autocast of its own at "
             f"{survey.places(own)}. Where that one is off, switch it on with "
             f"dtype=torch.{job.setting}, around the model's call alone"

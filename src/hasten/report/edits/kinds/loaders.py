@@ -30,6 +30,7 @@ _INDEX = 5
 # From this Python on, Linux does not fork: each worker runs the file of the script once more.
 _NO_FORK_PYTHON = (3, 14)
 _NEEDS_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", _CONTEXT)
+_COUNTING = frozenset({"range", "trange", "count"})
 
 
 def loader_workers(job: Job) -> None:
@@ -161,21 +162,45 @@ def _written(survey: Survey, site: Site, known: Mapping[int, Site]) -> bool:
 def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
     """Return the loaders over which a loop with a backward pass goes.
 
-    An only one is taken, unless it is seen to go into other loops alone.
+    An only one is taken where all such loops merely count, unless it is seen to be used elsewhere.
     """
     flow = Flow(survey)
-    keys = {key for loop in _training_loops(survey) for key in _iterated(flow, loop)}
+    training = _training_loops(survey)
+    gone_over = [_iterable(loop) for loop in training if isinstance(loop.node, cst.For)]
+    keys = {key for site in gone_over for key in _iterated(flow, site)}
     found = [site for site in sites if flow.head(flow.result_key(site)) in keys]
     if found or len(sites) != 1:
         return found
-    loops = [
-        Site(scope=call.scope, node=parent)
-        for call in survey.calls
-        for parent in survey.parents(call.node)
-        if isinstance(parent, cst.For)
+    only = flow.head(flow.result_key(sites[0]))
+    counting = all(_counts(site.node) for site in gone_over)
+    return sites if counting and only not in _elsewhere(survey, flow, training) else []
+
+
+def _elsewhere(survey: Survey, flow: Flow, training: list[Site]) -> set[Key]:
+    """Return what is gone over outside of the training loops, or by an iterator not read there."""
+    around = {id(loop.node) for loop in training}
+    read = {
+        key
+        for site in survey.calls
+        if dotted(site.call.func) == "next"
+        and any(id(parent) in around for parent in survey.parents(site.node))
+        for key in _iterated(flow, site)
+    }
+    uses = [_iterable(loop) for loop in survey.loops if id(loop.node) not in around]
+    uses += [
+        site
+        for site in survey.calls
+        if dotted(site.call.func) == "iter" and flow.head(flow.result_key(site)) not in read
     ]
-    others = {key for loop in loops for key in _iterated(flow, loop)}
-    return [] if flow.head(flow.result_key(sites[0])) in others else sites
+    return {key for site in uses for key in _iterated(flow, site)}
+
+
+def _counts(node: cst.CSTNode) -> bool:
+    """Return whether numbers are all that a loop goes over: `range(3)`, `tqdm(range(3))`."""
+    if not isinstance(node, cst.Call):
+        return False
+    name = dotted(node.func).rpartition(".")[2]
+    return name in _COUNTING or any(_counts(arg.value) for arg in node.args)
 
 
 def _training_loops(survey: Survey) -> list[Site]:
@@ -195,7 +220,7 @@ def _training_loops(survey: Survey) -> list[Site]:
         Site(scope=site.scope, node=parent)
         for site in inside
         for parent in survey.parents(site.node)
-        if isinstance(parent, cst.For)
+        if isinstance(parent, cst.For | cst.While)
     ]
 
 
@@ -203,13 +228,18 @@ def _is_backward(func: cst.CSTNode) -> bool:
     return isinstance(func, cst.Attribute) and func.attr.value == "backward"
 
 
-def _iterated(flow: Flow, loop: Site) -> list[Key]:
-    """Return the names in what a loop goes over: `loader`, `enumerate(tqdm(loader))`."""
-    assert isinstance(loop.node, cst.For)  # noqa: S101
-    found, waiting = [], [loop.node.iter]
+def _iterable(loop: Site) -> Site:
+    """Return what a loop goes over."""
+    assert isinstance(loop.node, cst.For | cst.CompFor)  # noqa: S101
+    return Site(scope=loop.scope, node=loop.node.iter)
+
+
+def _iterated(flow: Flow, site: Site) -> list[Key]:
+    """Return the names in what is gone over: `loader`, `enumerate(tqdm(loader))`."""
+    found, waiting = [], [site.node]
     while waiting:
         node = waiting.pop()
-        key = flow.key(node, loop.scope)
+        key = flow.key(node, site.scope)
         if key is not None:
             found.append(flow.head(key))
         if isinstance(node, cst.Call):

@@ -12,6 +12,7 @@ import libcst as cst
 from hasten.report.edits.arguments import argument, code, expression
 from hasten.report.edits.flow import Flow
 from hasten.report.edits.job import change
+from hasten.report.edits.kinds.loops import backwards
 from hasten.report.edits.kinds.optimizers import made
 from hasten.report.edits.kinds.trained import calls_of, means, models, nameless, places
 from hasten.report.edits.statements import before, ensure_import
@@ -34,6 +35,7 @@ _DRAWN = (
     "torch.rand_like", "torch.randn_like", "torch.randint_like", "torch.bernoulli",
 )  # fmt: skip
 _PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
+_AROUND = (cst.For, cst.While, cst.FunctionDef)
 
 
 def channels_last(job: Job) -> None:
@@ -72,7 +74,8 @@ def channels_last(job: Job) -> None:
             f"a `.view` of feature maps (is it at {survey.places(views)}?) becomes `.reshape`: "
             "torch has no such view in this layout"
         )
-    calls = [site for model in found for site in calls_of(survey, flow, model)]
+    called = [site for model in found for site in calls_of(survey, flow, model)]
+    calls = _in_training(survey, called)
     job.import_torch([*(site for model in found for site in model.optimizers), *calls])
     _put_before_optimizers(job, lambda name: f"{name}.to(memory_format=torch.{layout})")
     if _LAYOUTS.get(own.conv_input_dimension_count or 0) != layout or len(found) > 1:
@@ -88,7 +91,9 @@ def _found(job: Job, survey: Survey, flow: Flow) -> list[Model]:
     """Return the models that are trained, and give the lines for those that have no sure name."""
     found, unsure = models(survey, flow), nameless(survey, flow)
     if unsure:
-        job.paste("no name there is sure to mean the model", at=survey.places(unsure))
+        job.paste(
+            "no name there is sure to mean the model on a line before it", at=survey.places(unsure)
+        )
     elif not found:
         job.paste("no optimizer is made from `parameters()` of a model in these files")
     return found
@@ -98,7 +103,8 @@ def _convert_inputs(job: Job, layout: str) -> None:
     survey = job.survey()
     flow = Flow(survey)
     sites = [site for model in models(survey, flow) for site in calls_of(survey, flow, model)]
-    able = [s for s in sites if s.call.args and _is_convertible(s.call.args[0])]
+    training = _in_training(survey, sites)
+    able = [s for s in training if s.call.args and _is_convertible(s.call.args[0])]
 
     def converted(site: Site) -> Callable[[Any], Any]:
         own = _with_torch(survey, site.scope, f".to(memory_format=torch.{layout})")
@@ -106,9 +112,24 @@ def _convert_inputs(job: Job, layout: str) -> None:
 
     change(able, converted)
     if odd := [site for site in sites if site not in able]:
-        job.note(f"the inputs at {survey.places(odd)} stay as they are")
+        job.note(
+            f"the inputs at {survey.places(odd)} stay as they are; the first convolution there "
+            "converts them"
+        )
     if not sites:
         job.note("no call of the model was found: its first convolution converts the inputs")
+
+
+def _in_training(survey: Survey, sites: list[Site]) -> list[Site]:
+    """Return the calls beside a backward pass: in the innermost loop or function around it.
+
+    Others may get something else than batches, or mean another model by that name.
+    """
+    blocks = {
+        id(next((n for n in survey.parents(site.node) if isinstance(n, _AROUND)), None))
+        for site in backwards(survey)
+    }
+    return [s for s in sites if any(id(n) in blocks for n in survey.parents(s.node))]
 
 
 def _is_convertible(arg: cst.Arg) -> bool:

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from hasten.lever import provided
+from hasten.records import LoaderTraits, Traits
 from hasten.report.edits.arguments import argument, code, entry, expression
 from hasten.report.edits.job import change, reaches
 from hasten.report.edits.statements import ensure_import
 from hasten.report.edits.survey import Site, names_in
 
 if TYPE_CHECKING:
+    from hasten.records import Plan
     from hasten.report.edits.job import Job
     from hasten.report.edits.survey import Survey
 
@@ -20,6 +23,7 @@ _START = "worker_init_fn"
 _MMAP, _LEAST_MMAP, _TRIM = "1 << 30", "32 << 20", "(1 << 31) - 1"
 # The first torch in which oneDNN's convolutions and recurrent layers have a precision.
 _ONEDNN_TORCH = (2, 9)
+_UNCOUNTED = Traits(loader=LoaderTraits(worker_count=-1, is_map_style=True))
 
 
 def intra_op_threads(job: Job) -> None:
@@ -27,6 +31,12 @@ def intra_op_threads(job: Job) -> None:
 
     A call in a branch or a function may never run, so that it stands for no line of ours.
     """
+    if beside := [name for name in job.unwritten if _adds_workers(job.plan, name)]:
+        job.leave(
+            "not written, since the number was tuned beside the workers of "
+            f"{' and '.join(beside)}, which are not all written"
+        )
+        return
     sites = _calls(job)
     if sites is None:
         return
@@ -35,6 +45,11 @@ def intra_op_threads(job: Job) -> None:
     _give(sites, job.setting)
     if not at_start:
         job.set_up(f"{job.torch_name()}.set_num_threads({job.setting})")
+
+
+def _adds_workers(plan: Plan, name: str) -> bool:
+    """Return whether a lever of a plan says how many workers a loader has."""
+    return provided(plan.only(frozenset({name})), _UNCOUNTED).worker_count >= 0
 
 
 def _calls(job: Job) -> list[Site] | None:

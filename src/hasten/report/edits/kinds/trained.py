@@ -160,12 +160,15 @@ def _root(survey: Survey, flow: Flow, site: Site, name: str) -> str:
 def _is_sure(survey: Survey, site: Site, name: str) -> bool:
     """Return whether a name means one module, and does so before the statement of an optimizer.
 
-    The name in a `for` or a comprehension means another one each time, or none outside of it.
+    The name in a `for` or a comprehension means another one each time, or none outside of it. The
+    statement before a function on one line is outside of the function.
     """
     head = name.partition(".")[0]
     owner = site.scope.binding(head)
     statement = _statement(survey, site)
     if owner is not None and head in owner.looped:
+        return False
+    if isinstance(statement, cst.FunctionDef | cst.ClassDef):
         return False
     if isinstance(statement, cst.If) and _asks_about(statement, _short(name)):
         return False
