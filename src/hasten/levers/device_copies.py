@@ -11,10 +11,10 @@ Hurts: memory on the device, where copies have a pool of their own; with "arriva
     workers. Where five copies do not fit into what is free on the device, this lever stops.
 Maths: exact. A copy that was started ahead is returned only for the very tensor of the batch, once,
     if torch counted no write and all of its bytes are still those that were copied. The script's
-    stream waits for it, and where the script has other streams or names them, the script does;
-    other copies are finished when they are returned. No batch becomes page-locked that the
-    script did not lock. Casts, other layouts, gradients, subclasses, modes and captures of graphs
-    get torch's own call. A script that reads what it copied to the CPU with `non_blocking=True`
+    stream waits for it; other copies are finished when they are returned. No batch becomes
+    page-locked that the script did not lock. Casts, other layouts, gradients, subclasses, modes,
+    captures of graphs, and all moves of a script that has other streams or names them get torch's
+    own call. A script that reads what it copied to the CPU with `non_blocking=True`
     and never waits, or times kernels this way, must wait itself: `.to` used to. Where such
     a `.to("cpu", non_blocking=True)` is seen, this lever stops.
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
@@ -96,7 +96,7 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
     staging = Staging(find, ahead=setting == "arrival")
 
     def close() -> None:
-        for device in known.values():
+        for device in reversed(known.values()):
             device.close()
 
     return undo_all([attach(training, engine_for(training), staging), close])

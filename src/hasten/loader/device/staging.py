@@ -2,12 +2,13 @@
 
 A plain `tensor.to("cuda")` waits for every kernel that was launched before it, since it copies on
 their stream. Here it is copied on a separate stream, and what is returned is finished, as with
-torch: a script may use it on any stream, and do with its CPU tensor what it likes.
+torch: a script may do with its CPU tensor what it likes. One that has streams of its own gets
+torch's copies.
 
 A copy started before the script asks is made from a snapshot in our own page-locked
-memory, so only the script's kernels need to wait for it, as long as it has one stream. It is
-handed out only if the tensor still has the bits of the snapshot, all of them compared, so that no
-write to a tensor goes unseen, not even through NumPy or `tensor.data`.
+memory, so only the script's kernels need to wait for it. It is handed out only if the tensor still
+has the bits of the snapshot, all of them compared, so that no write to a tensor goes unseen, not
+even through NumPy or `tensor.data`.
 """
 
 from __future__ import annotations
