@@ -16,7 +16,7 @@ Maths: exact. A copy that was started ahead is returned only for the very tensor
     captures of graphs, and all moves of a script that has other streams or names them get torch's
     own call. A script that reads what it copied to the CPU with `non_blocking=True`
     and never waits, or times kernels this way, must wait itself: `.to` used to. Where such
-    a `.to("cpu", non_blocking=True)` is seen, this lever stops.
+    a `.to("cpu", non_blocking=True)` is seen, or code has `copy_` and `non_blocking`, it stops.
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
 """
 
@@ -30,10 +30,11 @@ from hasten.loader import engine_for
 from hasten.loader.device.device import find_device, is_built
 from hasten.loader.device.staging import Staging
 from hasten.records import Effect, Phase, Scope
-from hasten.root_calls.own_code import mention
+from hasten.root_calls.own_code import find_word, mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
     from hasten.lever import ScriptContext, Training
 
@@ -50,10 +51,19 @@ def why_not(context: ScriptContext) -> str:
     return ""
 
 
+def _reads_back(code: CodeType) -> str:
+    """Return `copy_` where it may copy to the CPU without waiting: no seam sees these calls."""
+    keywords = (words for words in code.co_consts if type(words) is tuple)
+    waits = "copy_" not in code.co_names or not any("non_blocking" in words for words in keywords)
+    return "" if waits else "copy_"
+
+
 def attach(training: Training, engine: Any, staging: Staging) -> Callable[[], None]:
     """Let `staging` see the batches, answer the moves, and know when training begins."""
 
     def begin(optimizer: Any) -> None:
+        if find_word(_reads_back):
+            staging.retire()
         staging.begin()
 
     def look_ahead() -> None:
