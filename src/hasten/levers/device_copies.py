@@ -30,15 +30,13 @@ from hasten.loader import engine_for
 from hasten.loader.device.device import find_device, is_built
 from hasten.loader.device.staging import Staging
 from hasten.records import Effect, Phase, Scope
-from hasten.root_calls.own_code import find_word, mention
+from hasten.root_calls.own_code import STREAMS, find_word, mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
     from hasten.lever import ScriptContext, Training
-
-_STREAMS = ("Stream", "default_stream", "set_stream", "stream")
 
 
 def why_not(context: ScriptContext) -> str:
@@ -102,7 +100,7 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
     if not is_built():
         return lambda: None
     known: dict[Any, Any] = {}
-    find = partial(find_device, known=known, mentioned=partial(mention, _STREAMS))
+    find = partial(find_device, known=known, mentioned=partial(mention, STREAMS))
     staging = Staging(find, ahead=setting == "arrival")
 
     def close() -> None:
