@@ -58,7 +58,7 @@ def late_copies(script):
 
 
 def other_stream(script):
-    """A script that names streams gets copies that are finished, as from torch."""
+    """A script that names streams may use what it moved on any of them."""
     script = Script("main.py has Stream in main")
     laggard.configure(copy_us=LATE_US)
     stream, seen = torch.Stream("laggard"), []
@@ -164,10 +164,6 @@ def at_device_0(self, target, mentioned, *, init=Accelerator.__init__):
     init(self, torch.device("laggard", 0), mentioned)
 
 
-def on_one_stream(self, event):
-    self._scripts_stream(self._target).wait_event(event)
-
-
 def hand_to_the_side_stream(self, target):
     target.record_stream(self._stream)
 
@@ -182,7 +178,9 @@ def plant(*faults):
 
 FAULTS = {
     "nobody waits for the copy": plant((Accelerator, "follow", lambda self, event: None)),
-    "only the script's current stream waits": plant((Accelerator, "follow", on_one_stream)),
+    "a script with streams of its own is served": plant(
+        (Accelerator, "is_ready", lambda self: True)
+    ),
     "the event stands on the script's stream": plant(
         (Accelerator, "event", lambda self: torch.accelerator.current_stream().record_event())
     ),
@@ -218,6 +216,14 @@ def test_a_planted_fault_is_seen(fault, monkeypatch) -> None:
     FAULTS[fault](monkeypatch)
     # A fault is a race: beside a busy neighbour the late copy may arrive in time once.
     assert any(broken() != [] for _ in range(3))
+
+
+def test_a_script_with_streams_of_its_own_gets_the_copies_of_torch() -> None:
+    before = laggard.counts()["late_copies"]
+    script = Script("main.py has Stream in main")
+    assert holds(script.to(script.load(1.0), "laggard"), 1.0)
+    assert not script.staging.awaits(script.loader)
+    assert laggard.counts()["late_copies"] == before
 
 
 def moving_s(script, late_count=8):

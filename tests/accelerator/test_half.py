@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+
+from hasten.errors import LeverStopped
+from hasten.instrument.live import LiveTraining
+from hasten.levers import autocast
 
 SCRIPT = str(Path(__file__).with_name("half_training.py"))
 DEVICE = str(torch.accelerator.current_accelerator())
@@ -63,3 +68,34 @@ def test_a_step_that_overflows_is_left_out_and_told_at_the_end(both) -> None:
 def test_the_host_does_not_wait_where_the_optimizer_can_look_at_the_answer(both) -> None:
     (_, _, plain, _, _), (_, _, half, _, _) = both("1", "fused")
     assert half <= plain + 2
+
+
+class Judge(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.loss = nn.Linear(4, 1), nn.BCELoss()
+
+    def forward(self, x, y):
+        scores = self.layer(x)
+        return self.loss(scores.float().sigmoid(), y), scores.dtype
+
+
+@pytest.mark.parametrize("named", ["", "train.py has BCELoss in main"])
+def test_a_loss_that_autocast_refuses_keeps_the_model_in_float32(named, monkeypatch) -> None:
+    def judged(net, device):
+        live = LiveTraining()
+        undo = autocast.apply(live, "bfloat16")
+        live.roots.meet(net.to(device))
+        given = torch.rand(8, 4, device=device), torch.ones(8, 1, device=device)
+        try:
+            return live.roots.call(nn.Module.__call__, net, given, {})[1]
+        finally:
+            undo()
+
+    monkeypatch.setattr(autocast, "mention", lambda words: named)
+    assert judged(Judge(), "cpu") == torch.bfloat16
+    if named:
+        with pytest.raises(LeverStopped, match="BCELoss"):
+            judged(Judge(), DEVICE)
+    else:
+        assert judged(Judge(), DEVICE) == torch.float32

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hasten.levers.device_placement import Placement, _move
 from hasten.root_calls.values import with_tensors
 
 SCRIPT = str(Path(__file__).with_name("placed.py"))
@@ -77,3 +78,19 @@ def test_a_packed_sequence_keeps_its_sizes_on_the_cpu() -> None:
     moved = with_tensors(packed, lambda tensor: tensor.to(DEVICE))
     assert moved.data.device.type == DEVICE
     assert moved.batch_sizes.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("option", "place"), [("fused", DEVICE), ("capturable", DEVICE), ("amsgrad", "cpu")]
+)
+def test_the_count_of_steps_is_where_the_kernels_of_an_optimizer_read_it(option, place) -> None:
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(net.parameters(), **{option: True})
+    state = {"step": torch.ones(()), "exp_avg": torch.ones(2, 2)}  # as a checkpoint gave it
+    optimizer.state[net.weight] = state
+    placement = Placement(DEVICE, pytest.fail)
+    for there, expected in ((DEVICE, place), ("cpu", "cpu")):
+        _move(net, torch.device(there))
+        placement.follow(optimizer)
+        assert state["exp_avg"].device.type == there
+        assert state["step"].device.type == expected

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from hasten.errors import LeverStopped
 from hasten.instrument.live import LiveTraining
 from hasten.lever import ScriptContext
-from hasten.levers.channels_last import LEVER, _takes_fast_path, apply
+from hasten.levers.channels_last import LEVER, _Roots, _takes_fast_path, apply
 from hasten.records import CompilerTraits, ModelTraits, Traits
 from hasten.testing import LAPTOP
 
@@ -535,3 +536,18 @@ def test_attention_in_evaluation_is_left_to_the_fast_path_of_torch() -> None:
     assert not _takes_fast_path(net)
     assert _takes_fast_path(net.eval())
     assert not _takes_fast_path(torch.nn.Conv2d(3, 8, 3).eval())
+
+
+def test_a_model_on_a_device_is_left_alone_where_the_script_names_streams(monkeypatch) -> None:
+    def mention(words):
+        return "train.py has Stream in train" if "Stream" in words else ""
+
+    def call(net, x):
+        return _Roots(LiveTraining()).call(net, lambda args, _: net(*args), (x,), {})
+
+    monkeypatch.setattr(f"{_Roots.__module__}.mention", mention)
+    monkeypatch.setattr(torch.jit._state, "_jit_caching_layer", {})  # of other tests
+    net, x = torch.nn.Conv2d(3, 4, 3), torch.rand(2, 3, 8, 8)
+    assert call(net, x).is_contiguous()
+    with pytest.raises(LeverStopped, match="Stream"):
+        call(net.to("meta"), x.to("meta"))

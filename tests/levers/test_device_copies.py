@@ -1,11 +1,14 @@
 """device_copies: offered where there is a device; what it attaches it takes away again."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from hasten.instrument.live import LiveTraining
 from hasten.lever import ScriptContext
-from hasten.levers.device_copies import LEVER
+from hasten.levers.device_copies import LEVER, _reads_back, attach
+from hasten.loader.device.staging import Staging
 from hasten.records import Phase
 from hasten.testing import LAPTOP, SERVER, sample_profile
 
@@ -30,6 +33,26 @@ def test_says_why_it_is_not() -> None:
     ]:
         assert LEVER.settings(context) == ()
         assert why in LEVER.why_not(context)
+
+
+class Optimizer:
+    """The first of a script."""
+
+
+def reads_back(pinned, seen):
+    pinned.copy_(seen, non_blocking=True)
+
+
+def test_a_script_that_copies_back_and_does_not_wait_is_left_alone() -> None:
+    live, staging = LiveTraining(), Staging(lambda target: None, ahead=False)
+    attach(live, SimpleNamespace(on_batch=lambda after: lambda: None), staging)
+    live.optimizers.add(Optimizer())
+    assert staging._retired
+
+
+def test_a_copy_of_which_nobody_says_that_it_does_not_wait_is_no_reason() -> None:
+    assert _reads_back(reads_back.__code__) == "copy_"
+    assert _reads_back((lambda mean, seen: mean.copy_(seen)).__code__) == ""
 
 
 PROGRAM = r"""

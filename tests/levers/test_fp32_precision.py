@@ -83,6 +83,21 @@ torch.set_float32_matmul_precision("high")  # the script, later
 applied.switch({})
 facts["set meanwhile"] = torch.get_float32_matmul_precision()
 torch.set_float32_matmul_precision("highest")
+
+facts["before CUDA's alone"] = words()
+for setting in ("tf32", "bf16"):
+    applied.switch({"fp32_precision": setting})
+    torch.backends.cuda.matmul.allow_tf32 = False  # the script, later
+    if setting == "tf32":
+        try:
+            facts["CUDA's alone"] = torch.get_float32_matmul_precision()
+        except RuntimeError as error:
+            facts["CUDA's alone"] = str(error)
+    applied.switch({})
+    try:
+        facts[f"CUDA's alone, {setting} back"] = words()
+    except RuntimeError as error:
+        facts[f"CUDA's alone, {setting} back"] = str(error)
 """
 
 
@@ -108,3 +123,10 @@ def test_the_older_settings_can_still_be_read(precision) -> None:
 def test_what_the_script_sets_stays_as_it_says(precision) -> None:
     assert precision["own"] == precision["own, back"] == "high"
     assert precision["set meanwhile"] == "high"
+
+
+@pytest.mark.child
+def test_a_script_that_sets_the_precision_of_cuda_alone_mixes_nothing(precision) -> None:
+    assert precision["CUDA's alone"] == "highest"
+    for setting in ("tf32", "bf16"):
+        assert precision[f"CUDA's alone, {setting} back"] == precision["before CUDA's alone"]

@@ -1,6 +1,10 @@
 """autocast in float16: the script sees unscaled gradients, and what overflows moves no weight."""
 
+from types import SimpleNamespace
+
 import pytest
+
+from hasten.instrument.updates import Updates
 
 PROGRAM = r"""
 import warnings
@@ -423,3 +427,28 @@ def test_a_script_that_would_see_the_scale_goes_on_in_float32(scaled, act, why) 
 @pytest.mark.child
 def test_nothing_is_scaled_while_torch_looks_for_anomalies(scaled) -> None:
     assert scaled["by_anomaly"] == [True, [], "float32"]
+
+
+class Flag:
+    """A number on a device, which like torch's is added to no number of another device."""
+
+    def __init__(self, device, value=1):
+        self.device, self.value = device, value
+
+    def __add__(self, other):
+        assert self.device == other.device
+        return Flag(self.device, self.value + other.value)
+
+    def __radd__(self, zero):
+        return self
+
+    def __int__(self):
+        return self.value
+
+
+def test_steps_on_several_devices_that_overflow_are_counted_together() -> None:
+    updates = Updates()
+    updates.judge(lambda optimizer, has_closure: optimizer.flag)
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        updates.begin(SimpleNamespace(_step_supports_amp_scaling=True, flag=Flag(device)), ())
+    assert (updates.useless_count, updates.step_count) == (3, 3)

@@ -39,6 +39,12 @@ def test_says_what_stands_against_it(traits, why) -> None:
     assert LEVER.why_not(context(**traits)) == (why or traits["refused"])
 
 
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_modes_that_overwrite_the_outputs_of_earlier_steps_are_refused(mode) -> None:
+    assert "CUDA graphs overwrite" in LEVER.validate(mode)
+    assert LEVER.validate("default") == LEVER.validate("max-autotune-no-cudagraphs") == ""
+
+
 def test_is_likely_to_help_on_a_gpu_with_triton() -> None:
     assert LEVER.promising(context(model=replace(MODEL, device="cuda"), has_triton=True))
 

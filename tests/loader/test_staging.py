@@ -435,11 +435,23 @@ def test_page_locked_batches_are_copied_ahead_where_the_loader_locks_them(contex
     assert context.device.begun_count == 2
 
 
-def test_a_script_that_reads_back_without_waiting_is_left_alone_from_then_on(context) -> None:
-    there = torch.ones(3, device="meta")
-    context.to(there, "cpu", non_blocking=False)
+READ_BACK = {
+    "as it is": ("cpu",),
+    "cast": ("cpu", torch.float64),
+    "like another": (torch.ones(3),),
+    "a parameter": ("cpu",),
+    "into a copy": ("cpu",),
+}
+
+
+@pytest.mark.parametrize("kind", READ_BACK)
+def test_a_script_that_reads_back_without_waiting_is_left_alone_from_then_on(kind, context) -> None:
+    there, more = torch.ones(3, device="meta"), {"copy": True} if "copy" in kind else {}
+    there = torch.nn.Parameter(there) if kind == "a parameter" else there
+    context.to(there, *READ_BACK[kind], non_blocking=False)
+    context.to(torch.nn.Parameter(torch.ones(3)), *READ_BACK[kind], non_blocking=True)
     assert not context.staging._retired
-    context.to(there, "cpu", non_blocking=True)
+    context.to(there, *READ_BACK[kind], non_blocking=True, **more)
     assert context.staging._retired
     count = context.stock_count
     context.to(context.load(values())[0])

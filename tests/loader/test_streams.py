@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hasten.loader.device.streams import ScriptStreams
+from hasten.loader.device.streams import ScriptStreams, own_stream
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def watch(module):
     made, seen = [], []
 
     def begin(mentioned=""):
-        own = module.Stream("here")
-        made.append(ScriptStreams(module, own, lambda: mentioned, lambda: seen.append(1)))
+        own_stream(module, "here")
+        made.append(ScriptStreams(module, lambda: mentioned, lambda: seen.append(1)))
         return made[-1], seen
 
     yield begin
-    for one in made:
+    for one in reversed(made):
         one.close()
 
 
@@ -46,6 +46,12 @@ def test_our_own_stream_and_looks_at_the_default_one_do_not_count(module, watch)
     again = module.Stream("here", stream_id=0)
     assert (kept, seen) == (again, [])
     assert not streams.are_several
+
+
+def test_our_own_streams_on_other_devices_do_not_count(watch) -> None:
+    first, seen = watch()
+    second, _ = watch()
+    assert (first.are_several, second.are_several, seen) == (False, False, [])
 
 
 def test_a_new_stream_is_seen_once_before_it_is_there(module, watch) -> None:
@@ -77,4 +83,4 @@ def test_a_closed_watch_leaves_the_class_as_it_was(module, watch) -> None:
 
 def test_a_class_of_c_is_left_alone(watch) -> None:
     module = SimpleNamespace(Stream=complex, default_stream=None)
-    assert not ScriptStreams(module, 1j, str, list).are_several
+    assert not ScriptStreams(module, str, list).are_several

@@ -25,12 +25,12 @@ class Updates:
         self.step_count = 0
         self.replaced = False
         self._judges: list[Callable[..., Any]] = []
-        self._useless: Any = 0
+        self._useless: dict[Any, Any] = {}  # by device: numbers of two cannot be added
 
     @property
     def useless_count(self) -> int:
         """Steps whose gradients were of no use; on an accelerator this waits for its answer."""
-        return int(self._useless)
+        return sum(map(int, self._useless.values()))
 
     def judge(self, judge: Callable[..., Any]) -> Undo:
         """Ask `judge(optimizer, has_closure=...)` before each step, until the result is called."""
@@ -56,12 +56,15 @@ class Updates:
             return ()
         self.step_count += 1
         if getattr(optimizer, "_step_supports_amp_scaling", False) and not replaced:
-            self._useless = self._useless + useless
+            self._count(useless, useless.device)
             optimizer.found_inf = useless
             return (partial(vars(optimizer).pop, "found_inf", None),)
         is_useless = bool(useless)
-        self._useless = self._useless + is_useless
+        self._count(is_useless)
         return (_hide(optimizer),) if is_useless and not replaced else ()
+
+    def _count(self, useless: Any, device: Any = None) -> None:
+        self._useless[device] = self._useless.get(device, 0) + useless
 
 
 def _hide(optimizer: Any) -> Undo:

@@ -13,7 +13,8 @@ Maths: precision. Products take inputs with 8 bits of mantissa (float16: 11) ins
     accumulate in float32; weights, gradients, optimizer and outputs stay float32. float16 has few
     exponents, so losses are scaled during the backward pass: the script sees unscaled gradients. A
     step whose gradients overflowed changes no weight, and the scale is halved. Not for scripts
-    that update by hand or in closures, or whose hooks would see the scale.
+    that update by hand or in closures, or whose hooks would see the scale. On an accelerator those
+    with `BCELoss` or `binary_cross_entropy` are left alone: autocast refuses these losses there.
 Source: https://docs.pytorch.org/docs/stable/amp.html
 """
 
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.lever import Lever, one_of, undo_all
 from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.loss_scaling import scaling_for
+from hasten.root_calls.own_code import mention
 from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ _UNITS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _LEAST_RATIO = 1.2
 _LIKELY_RATIO = 1.5
 _EPSILONS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+_REFUSED = ("binary_cross_entropy", "BCELoss")
 
 
 def why_not(context: ScriptContext) -> str:
@@ -118,8 +121,10 @@ class _Autocast:
     with gradients, and its weight would get none.
     """
 
-    def __init__(self, narrow: Any) -> None:
+    def __init__(self, narrow: Any, excuse: Callable[[Exception], None]) -> None:
         self._narrow = narrow
+        self._excuse = excuse
+        self._refused: str | None = None
         self._own: dict[int, frozenset[tuple[int, str]]] = {}
 
     def meet(self, module: Any) -> None:
@@ -133,10 +138,23 @@ class _Autocast:
         narrow, device = self._narrow, _device(module)
         if device is None or not torch.is_grad_enabled() or torch.is_autocast_enabled(device):
             return call(args, kwargs)
+        if device != "cpu" and self._is_refused(module):
+            return call(args, kwargs)
         with torch.autocast(device, dtype=narrow, cache_enabled=False):
             answer = call(args, kwargs)
         self._widen(module)
         return with_tensors(answer, lambda t: t.to(torch.float32) if t.dtype == narrow else t)
+
+    def _is_refused(self, module: Any) -> bool:
+        """Return whether a call may compute a loss that autocast refuses but on a CPU."""
+        import torch
+
+        if self._refused is None:
+            self._refused = mention(_REFUSED)
+            if self._refused:
+                self._excuse(RuntimeError(f"autocast refuses a loss: {self._refused}"))
+        parts = module.modules()
+        return bool(self._refused) or any(isinstance(part, torch.nn.BCELoss) for part in parts)
 
     def _widen(self, module: Any) -> None:
         """Turn what the model keeps of a call into float32: a script may read `model.loss`.
@@ -164,7 +182,7 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
     """Put every root call with gradients under autocast; scale its losses for float16."""
     import torch
 
-    narrowed = _Autocast(getattr(torch, setting))
+    narrowed = _Autocast(getattr(torch, setting), training.excuse)
     met = training.on_root(narrowed.meet)
     if setting != "float16":
         return undo_all([training.on_call(narrowed.call), met])

@@ -7,7 +7,7 @@ Hurts: models with few convolutions, and models that reshape, slice or drop feat
 Maths: rounding. Another convolution kernel sums in another order. Only activations change their
     layout, and only inside a root call: weights, gradients, moments, inputs and outputs keep the
     script's. All that can see a layout or share memory (views, NumPy, strides, random masks) sees
-    the script's own.
+    the script's own. A script that names streams is left alone where its model is on a device.
 Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """
 
@@ -20,7 +20,7 @@ from hasten.lever import Lever, undo_all, unless
 from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.fit import compiled_by_script, plain_surroundings
 from hasten.root_calls.layouts import Activations, guard_kind
-from hasten.root_calls.own_code import mention
+from hasten.root_calls.own_code import STREAMS, mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,6 +119,7 @@ class _Roots:
         if module not in self._left:
             if not len(self._left):
                 self._look_for_graphs()
+            self._look_for_streams(module)
             self._left[module] = _unfit(module)
             self._attends[module] = any(isinstance(p, _attention()) for p in module.modules())
         self._look_for_scripts()
@@ -157,6 +158,12 @@ class _Roots:
         """Stop if the script walks autograd's graph, into which this lever puts views."""
         if where := mention(("next_functions", "make_dot")):
             self._stopped = self._stopped or f"its graph is looked at: {where}"
+
+    def _look_for_streams(self, module: Any) -> None:
+        """Stop if one stream of a device may lay out what another still reads or writes."""
+        is_on_device = any(not weight.is_cpu for weight in module.parameters())
+        if is_on_device and not self._stopped and (where := mention(STREAMS)):
+            self._stopped = f"several streams may use its activations: {where}"
 
     def _look_for_scripts(self) -> None:
         """Stop if the script has compiled functions to TorchScript; torch does so, too."""

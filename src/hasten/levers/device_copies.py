@@ -11,12 +11,12 @@ Hurts: memory on the device, where copies have a pool of their own; with "arriva
     workers. Where five copies do not fit into what is free on the device, this lever stops.
 Maths: exact. A copy that was started ahead is returned only for the very tensor of the batch, once,
     if torch counted no write and all of its bytes are still those that were copied. The script's
-    stream waits for it, and where the script has other streams or names them, the script does;
-    other copies are finished when they are returned. No batch becomes page-locked that the
-    script did not lock. Casts, other layouts, gradients, subclasses, modes and captures of graphs
-    get torch's own call. A script that reads what it copied to the CPU with `non_blocking=True`
+    stream waits for it; other copies are finished when they are returned. No batch becomes
+    page-locked that the script did not lock. Casts, other layouts, gradients, subclasses, modes,
+    captures of graphs, and all moves of a script that has other streams or names them get torch's
+    own call. A script that reads what it copied to the CPU with `non_blocking=True`
     and never waits, or times kernels this way, must wait itself: `.to` used to. Where such
-    a `.to("cpu", non_blocking=True)` is seen, this lever stops.
+    a `.to("cpu", non_blocking=True)` is seen, or code has `copy_` and `non_blocking`, it stops.
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
 """
 
@@ -30,14 +30,13 @@ from hasten.loader import engine_for
 from hasten.loader.device.device import find_device, is_built
 from hasten.loader.device.staging import Staging
 from hasten.records import Effect, Phase, Scope
-from hasten.root_calls.own_code import mention
+from hasten.root_calls.own_code import STREAMS, find_word, mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
     from hasten.lever import ScriptContext, Training
-
-_STREAMS = ("Stream", "default_stream", "set_stream", "stream")
 
 
 def why_not(context: ScriptContext) -> str:
@@ -50,10 +49,19 @@ def why_not(context: ScriptContext) -> str:
     return ""
 
 
+def _reads_back(code: CodeType) -> str:
+    """Return `copy_` where it may copy to the CPU without waiting: no seam sees these calls."""
+    keywords = (words for words in code.co_consts if type(words) is tuple)
+    waits = "copy_" not in code.co_names or not any("non_blocking" in words for words in keywords)
+    return "" if waits else "copy_"
+
+
 def attach(training: Training, engine: Any, staging: Staging) -> Callable[[], None]:
     """Let `staging` see the batches, answer the moves, and know when training begins."""
 
     def begin(optimizer: Any) -> None:
+        if find_word(_reads_back):
+            staging.retire()
         staging.begin()
 
     def look_ahead() -> None:
@@ -92,11 +100,11 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
     if not is_built():
         return lambda: None
     known: dict[Any, Any] = {}
-    find = partial(find_device, known=known, mentioned=partial(mention, _STREAMS))
+    find = partial(find_device, known=known, mentioned=partial(mention, STREAMS))
     staging = Staging(find, ahead=setting == "arrival")
 
     def close() -> None:
-        for device in known.values():
+        for device in reversed(known.values()):
             device.close()
 
     return undo_all([attach(training, engine_for(training), staging), close])

@@ -132,11 +132,17 @@ class Placement:
         return _overrides()._pop_mode_temporarily() if self._is_on() else nullcontext()
 
     def follow(self, optimizer: Any) -> None:
-        """Put the state that a checkpoint gave an optimizer where its weights are."""
+        """Put the state that a checkpoint gave an optimizer where its weights are.
+
+        Single numbers, such as the count of steps, are on the CPU unless a kernel reads them.
+        """
         self._optimizers[optimizer] = None
+        groups = [g for g in optimizer.param_groups if g.get("fused") or g.get("capturable")]
+        read = {id(parameter) for group in groups for parameter in group["params"]}
         for parameter, state in optimizer.state.items():
             for name, value in state.items():
-                if _is_tensor(value) and value.dim() and value.device != parameter.device:
+                moves = _is_tensor(value) and (value.dim() or id(parameter) in read)
+                if moves and value.device != parameter.device:
                     state[name] = _to(value, parameter.device)
 
     def saved(self, original: Callable[[Any], str], storage: Any) -> str:

@@ -86,25 +86,36 @@ def _set_products(setting: str) -> Callable[[], None] | None:
     """Set the precision of matrix products by torch's older setting, which every release has."""
     import torch
 
-    parts = [(torch.backends.mkldnn, "matmul"), (torch.backends.cuda, "matmul")]
+    onednn, cuda, word = torch.backends.mkldnn, torch.backends.cuda, _OLDER[setting]
     try:
         if torch.get_float32_matmul_precision() != "highest":
             return None
     except RuntimeError:  # the script uses torch's newer settings
         return None
-    own = [_read(owner, name) for owner, name in parts]
-    torch.set_float32_matmul_precision(_OLDER[setting])
+    own, own_cuda = _read(onednn, "matmul"), _read(cuda, "matmul")
+    torch.set_float32_matmul_precision(word)
+    if setting == "tf32":  # else torch takes a script that sets CUDA's alone for a mix of settings
+        _write_products(onednn, own)
+    ours, ours_cuda = _read(onednn, "matmul"), _read(cuda, "matmul")
 
     def undo() -> None:
+        if _read(onednn, "matmul") == ours:
+            _write_products(onednn, own)
         with suppress(RuntimeError):
-            if torch.get_float32_matmul_precision() != _OLDER[setting]:
+            if torch.get_float32_matmul_precision() != word:
                 return  # the script has set another one meanwhile
+            now = _read(cuda, "matmul")
             torch.set_float32_matmul_precision("highest")
-            for (owner, name), precision in zip(parts, own, strict=True):
-                if precision in _UNTOUCHED:
-                    getattr(owner, name).fp32_precision = precision
+            _write_products(onednn, own)
+            _write_products(cuda, own_cuda if now == ours_cuda else now)
 
     return undo
+
+
+def _write_products(owner: Any, precision: str | None) -> None:
+    """Set the precision of a backend's matrix products, where this torch has one for it."""
+    if precision is not None:
+        owner.matmul.fp32_precision = precision
 
 
 def _set_onednn(name: str, setting: str) -> Callable[[], None] | None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from hasten.lever import ScriptContext, Training
 
+_MODES = one_of("default", "max-autotune-no-cudagraphs")
+
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
@@ -42,6 +44,12 @@ def why_not(context: ScriptContext) -> str:
     if traits.model.device == "cuda":
         return "" if traits.compiler.has_triton else "Triton is not installed"
     return "" if traits.compiler.cxx else "no C++ compiler is found (g++ or clang++)"
+
+
+def validate(mode: str) -> str:
+    """Say which modes it takes: those without CUDA graphs."""
+    wanted = _MODES(mode)
+    return f"{wanted} (CUDA graphs overwrite what the script keeps of a step)" if wanted else ""
 
 
 def promising(context: ScriptContext) -> bool:
@@ -70,7 +78,7 @@ LEVER = Lever(
     effect=Effect.ROUNDING,
     scope=Scope.PROCESS,  # switching back forgets what took long to compile
     kind=str,
-    validate=one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+    validate=validate,
     settings=unless(why_not, "default"),
     gain_ratio=2.0,
     why_not=why_not,

@@ -21,6 +21,8 @@ _LIBRARIES = tuple(
 _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _LAUNCHERS = frozenset({"torch", "accelerate", "lightning"})
+STREAMS = ("Stream", "default_stream", "set_stream", "stream")
+"""Names in code that may compute on several streams of a device."""
 
 
 def own_code() -> Iterator[CodeType]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.device.streams import ScriptStreams
+from hasten.loader.device.streams import ScriptStreams, own_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,8 @@ class Accelerator:
         self._target = target
         self._memory = getattr(module, "mem_get_info", None)
         self._largest_bytes = 0
-        self._stream = module.Stream(target)
-        self._streams = ScriptStreams(module, self._stream, mentioned, self._stream.synchronize)
+        self._stream = own_stream(module, target)
+        self._streams = ScriptStreams(module, mentioned, self._stream.synchronize)
         self._begun: deque[Any] = deque()
         self._within = getattr(module, "stream", lambda stream: stream)
         self._scripts_stream = module.current_stream
@@ -42,8 +42,12 @@ class Accelerator:
         return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def is_ready(self) -> bool:
-        """Return whether no graph is being captured."""
-        return not self._is_capturing()
+        """Return whether no graph is being captured, and the script has one stream only.
+
+        What torch allocates on one of several is reused there, after all that this stream has then
+        waited for. Our copies are reused on our own stream, which waits for nothing of the script.
+        """
+        return not (self._streams.are_several or self._is_capturing())
 
     def copy(self, source: Any) -> Any:
         """Start a copy of a CPU tensor and return its target, in memory of the side stream.
@@ -78,14 +82,11 @@ class Accelerator:
         event.synchronize()
 
     def follow(self, event: Any) -> None:
-        """Let the script's kernels wait until they are, and the host only if they may not do so.
+        """Let the script's kernels wait until they are, but not the host.
 
         The source of these copies must not be the script's, which may change it at once.
         """
-        if self._streams.are_several:
-            self.finish(event)
-        else:
-            self._scripts_stream(self._target).wait_event(event)
+        self._scripts_stream(self._target).wait_event(event)
 
     def hand_over(self, target: Any) -> None:
         """Keep the memory of `target` until the script's stream is done with it."""

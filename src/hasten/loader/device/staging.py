@@ -2,12 +2,13 @@
 
 A plain `tensor.to("cuda")` waits for every kernel that was launched before it, since it copies on
 their stream. Here it is copied on a separate stream, and what is returned is finished, as with
-torch: a script may use it on any stream, and do with its CPU tensor what it likes.
+torch: a script may do with its CPU tensor what it likes. One that has streams of its own gets
+torch's copies.
 
 A copy started before the script asks is made from a snapshot in our own page-locked
-memory, so only the script's kernels need to wait for it, as long as it has one stream. It is
-handed out only if the tensor still has the bits of the snapshot, all of them compared, so that no
-write to a tensor goes unseen, not even through NumPy or `tensor.data`.
+memory, so only the script's kernels need to wait for it. It is handed out only if the tensor still
+has the bits of the snapshot, all of them compared, so that no write to a tensor goes unseen, not
+even through NumPy or `tensor.data`.
 """
 
 from __future__ import annotations
@@ -94,13 +95,38 @@ def target_of(name: str, tensor: Any, args: Any, kwargs: Any) -> tuple[Any, bool
     """
     import torch
 
-    parse: Any = torch._C._nn._parse_to if name == "to" else _parse_cuda
-    try:
-        device, dtype, non_blocking, layout = parse(*args, **kwargs)
-    except (RuntimeError, TypeError):
-        return None
+    device, dtype, non_blocking, layout = _asked(name, args, kwargs)
     moves = device is not None and dtype in (None, tensor.dtype)
     return (device, non_blocking) if moves and layout in (None, torch.preserve_format) else None
+
+
+def reads_back(name: str, tensor: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether `tensor.to(...)` copies from a device to the CPU, and waits for nothing.
+
+    Args:
+        name: "to" or "cuda".
+        tensor: what is moved; one of a subclass counts as on a device.
+        args: of the call.
+        kwargs: of the call.
+    """
+    import torch
+
+    given = {word: value for word, value in kwargs.items() if word != "copy"}  # it would raise
+    device, _, non_blocking, _ = _asked(name, args, given)
+    if device is None or device.type != "cpu" or not non_blocking:
+        return False
+    return type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cpu
+
+
+def _asked(name: str, args: Any, kwargs: Any) -> Any:
+    """Return a call's device, dtype, `non_blocking` and format; no device for one that raises."""
+    import torch
+
+    parse: Any = torch._C._nn._parse_to if name == "to" else _parse_cuda
+    try:
+        return parse(*args, **kwargs)
+    except (RuntimeError, TypeError):
+        return None, None, False, None
 
 
 def _parse_cuda(device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
@@ -315,16 +341,15 @@ class Staging:
     def _move(self, name: str, tensor: Any, args: Any, kwargs: Any) -> Any | None:
         import torch
 
+        # Read without a wait, its values must have arrived by the script's next blocking copy.
+        if reads_back(name, tensor, args, kwargs):
+            self.retire()
+            return None
         # Not even an attribute of a subclass is read: that could run code of the script's.
         epoch = target_of(name, tensor, args, kwargs) if type(tensor) is torch.Tensor else None
         if epoch is None:
             return None
         target, non_blocking = epoch
-        if target.type == "cpu":
-            # Read without a wait, its values must have arrived by the script's next blocking copy.
-            if non_blocking and not tensor.is_cpu:
-                self.retire()
-            return None
         if not tensor.is_cpu or not is_plain(tensor):
             return None
         device = self._find(target)

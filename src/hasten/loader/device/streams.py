@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import gc
+from functools import wraps
+from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_OWN: list[Any] = []  # of all devices; they are few, and a stream is never given back
+
+
+def own_stream(module: Any, target: Any) -> Any:
+    """Return a new stream for hasten's copies, which no `ScriptStreams` counts.
+
+    Args:
+        module: of the device, such as `torch.cuda`.
+        target: a `torch.device` with an index.
+    """
+    new = unwrap(module.Stream.__new__)  # past those that watch other devices
+    _OWN.append(new(module.Stream, target))
+    return _OWN[-1]
 
 
 class ScriptStreams:
@@ -17,7 +33,6 @@ class ScriptStreams:
 
     Args:
         module: of the device, such as `torch.cuda`.
-        own: the stream of hasten's copies, which does not count.
         mentioned: says where the script's code names streams.
         on_another: called once, before the first new stream is there.
 
@@ -26,12 +41,12 @@ class ScriptStreams:
     """
 
     def __init__(
-        self, module: Any, own: Any, mentioned: Callable[[], str], on_another: Callable[[], None]
+        self, module: Any, mentioned: Callable[[], str], on_another: Callable[[], None]
     ) -> None:
         self._kind = module.Stream
         self._original = self._kind.__dict__.get("__new__")
         self._on_another = on_another
-        self.are_several = bool(mentioned()) or self._has_living(module, own)
+        self.are_several = bool(mentioned()) or self._has_living(module)
         if self._is_watchable and not self.are_several:
             self._watch(self._original.__func__)
 
@@ -39,15 +54,16 @@ class ScriptStreams:
     def _is_watchable(self) -> bool:
         return isinstance(self._original, staticmethod)
 
-    def _has_living(self, module: Any, own: Any) -> bool:
+    def _has_living(self, module: Any) -> bool:
         return self._is_watchable and any(
             issubclass(type(each), self._kind)
-            and each != own
+            and each not in _OWN
             and each != module.default_stream(each.device)
             for each in gc.get_objects()
         )
 
     def _watch(self, new: Callable[..., Any]) -> None:
+        @wraps(new)
         def noted(kind: Any, *args: Any, **kwargs: Any) -> Any:
             # With `stream_id` a stream that is there already gets another Python object.
             if "stream_id" not in kwargs and not self.are_several:
@@ -58,6 +74,6 @@ class ScriptStreams:
         self._kind.__new__ = staticmethod(noted)
 
     def close(self) -> None:
-        """Look no more."""
+        """Look no more; of several that watch one class, the last first."""
         if self._is_watchable:
             self._kind.__new__ = self._original
