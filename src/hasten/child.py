@@ -267,6 +267,7 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
         undo: takes what puts everything back as it was.
     """
     from hasten.instrument import Watch
+    from hasten.instrument.live import when_it_learns
     from hasten.trials.child_environment import place
 
     if order.place is not None and order.place != place():
@@ -283,9 +284,6 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
     watch = Watch(measuring=False)
     undo.callback(watch.detach)
     watch.live.assumed = frozenset(order.assumed)
-    # The plan and its losses are of the process that trains, not of the programs that it starts.
-    rest = replace(order, plan={}, envelope=None).write()
-    watch.live.start.before = partial(os.environ.__setitem__, "HASTEN_CHILD", rest)
     applied = AppliedLevers(watch.live, leave_out)
     undo.callback(applied.undo)
     settings: dict[str, Any] = {}
@@ -303,6 +301,10 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
         watch.install()
     else:
         _guard(watch, applied, order.envelope)
+    # The plan and its losses are of the process that trains, not of the programs that it starts.
+    # One that has only called a model may still start the ranks that train.
+    rest = replace(order, plan={}, envelope=None).write()
+    when_it_learns(watch.live, partial(os.environ.__setitem__, "HASTEN_CHILD", rest))
 
 
 def _first_line(error: Exception) -> str:
