@@ -528,6 +528,29 @@ def test_a_program_that_the_script_starts_gets_the_plan_only_before_training(tra
     assert after == "{} True"
 
 
+LAUNCHES = """
+from torch.distributed.launcher import api
+from torch.distributed.run import main
+
+def tell(rdzv_handler, max_restarts, **rest):
+    print(rdzv_handler, max_restarts)
+    raise SystemExit(0)
+
+api.rdzv_registry.get_rendezvous_handler = lambda parameters: parameters.endpoint
+api.WorkerSpec = tell
+c10d = "--rdzv-backend c10d --rdzv-endpoint"
+for words in (f"{c10d} localhost:29400", "--rdzv-backend c10d", f"{c10d} far:29400 --nnodes 2"):
+    main([*words.split(), "--max-restarts", "0", "train.py"])
+"""
+
+
+@pytest.mark.child
+def test_torchrun_of_a_trial_meets_at_no_named_endpoint(tmp_path) -> None:
+    done = python(LAUNCHES, Plan(), mode=Mode.TRIAL, socket=str(tmp_path / "gone"))
+    told = done.stdout.splitlines()
+    assert told == ["localhost:0 0", "localhost:0 0", "far:29400 0"], done.stderr
+
+
 def test_levers_come_in_where_torch_was_imported_before_the_script_began(tmp_path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import torch")
     code = (

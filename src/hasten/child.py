@@ -186,6 +186,7 @@ def prepare(text: str) -> None:
     if order.mode is not Mode.RUN:
         _pin(order.seed)  # two trials compute the same
         after_import("torch", own_port.replace_ports)
+        after_import(own_port.LAUNCHER, own_port.replace_launches)
         after_import("mlflow", _stay_local)
         for tracker in _TRACKERS:
             after_import(tracker, partial(_switch_off, tracker))
