@@ -540,12 +540,12 @@ api.rdzv_registry.get_rendezvous_handler = lambda parameters: parameters.endpoin
 api.WorkerSpec = tell
 c10d = "--rdzv-backend c10d --rdzv-endpoint"
 for words in (f"{c10d} localhost:29400", "--rdzv-backend c10d", f"{c10d} far:29400 --nnodes 2"):
-    main([*words.split(), "--max-restarts", "0", "train.py"])
+    main([*words.split(), "--max-restarts", "3", "train.py"])
 """
 
 
 @pytest.mark.child
-def test_torchrun_of_a_trial_meets_at_no_named_endpoint(tmp_path) -> None:
+def test_torchrun_of_a_trial_meets_at_no_named_endpoint_and_restarts_nothing(tmp_path) -> None:
     done = python(LAUNCHES, Plan(), mode=Mode.TRIAL, socket=str(tmp_path / "gone"))
     told = done.stdout.splitlines()
     assert told == ["localhost:0 0", "localhost:0 0", "far:29400 0"], done.stderr

@@ -47,12 +47,16 @@ def replace_ports() -> None:
 
 
 def replace_launches() -> None:
-    """Let torchrun in this trial await its ranks where no other trial does, at any free port."""
+    """Let torchrun in this trial await its ranks where no other trial does, at any free port.
+
+    It starts none again that have failed: nobody would follow them, or learn of what failed.
+    """
     launcher: Any = sys.modules[LAUNCHER]
     original = launcher.launch_agent
 
     @functools.wraps(original)
     def launch(config: Any, *args: Any, **kwargs: Any) -> Any:
+        config.max_restarts = 0
         by_port = config.rdzv_backend == "c10d" and config.rdzv_configs.get("store_type") != "file"
         if by_port and config.max_nodes == 1:
             config.rdzv_endpoint = "localhost:0"
