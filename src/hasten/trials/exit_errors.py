@@ -76,8 +76,8 @@ def tail_of(process: Process) -> str:
 
 
 def never_trained(
-    process: Process, *, reached: bool, imported_torch: bool, place: str, patience_s: float,
-    folder: Path,
+    process: Process, *, reached: bool, imported_torch: bool, ranks: tuple[int, int], place: str,
+    patience_s: float, folder: Path,
 ) -> HastenError:  # fmt: skip
     """Return why a trial has not reached its first training step.
 
@@ -85,6 +85,7 @@ def never_trained(
         process: of the trial.
         reached: whether hasten was loaded at all.
         imported_torch: whether some process of the trial did.
+        ranks: how many processes of its training have made a step, and of how many.
         place: where it is if it still runs, as a sentence.
         patience_s: how long the wait was.
         folder: where what trials write lies.
@@ -106,6 +107,14 @@ def never_trained(
         return NeverTrains(
             "The script ended without an optimizer step or a backward pass.",
             remedy="Give the command that really trains, with its arguments.",
+            output=tail,
+        )
+    if ranks[0]:
+        return NeverTrains(
+            f"{ranks[0]} of the {ranks[1]} processes that train together made a training step in "
+            f"{patience_s:.0f} s, and hasten waits for all.",
+            remedy="Tune without those that only evaluate, or raise --startup-timeout if they are "
+            "slow to start.",
             output=tail,
         )
     seen = "" if imported_torch else " and no import of torch"
