@@ -397,6 +397,25 @@ def _trial(order: Order) -> None:
     watch.on_step = _counted(turns.stepped, channel)
     applied.switch(order.plan)
     watch.install()
+    _note_forks(os.path.join(os.path.dirname(order.socket), protocol.FORKED))
+
+
+def _note_forks(file: str) -> None:
+    """Make a file once a process that is forked from this one steps an optimizer.
+
+    The seams are no longer in it, for it may be a loader worker, so it is not followed.
+    """
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    from hasten.instrument.eager import uncompiled
+
+    @uncompiled
+    def note(*_: Any) -> None:
+        if not os.path.exists(file):
+            with contextlib.suppress(OSError), open(file, "w"):
+                pass
+
+    os.register_at_fork(after_in_child=lambda: register_optimizer_step_pre_hook(note))
 
 
 def _counted(

@@ -153,8 +153,8 @@ def test_a_training_in_which_a_rank_never_steps_is_told_how_many_did() -> None:
         exit=None, raise_if_outside=lambda: None, errors=lambda: "", output=lambda: "rank 1 waits"
     )
     error = never_trained(
-        running, reached=True, imported_torch=True, ranks=(3, 4), place="", patience_s=60.0,
-        folder=Path("/small"),
+        running, reached=True, imported_torch=True, forked=False, ranks=(3, 4), place="",
+        patience_s=60.0, folder=Path("/small"),
     )  # fmt: skip
     assert isinstance(error, NeverTrains)
     assert error.problem.startswith("3 of the 4 processes that train together made a training step")

@@ -76,8 +76,8 @@ def tail_of(process: Process) -> str:
 
 
 def never_trained(
-    process: Process, *, reached: bool, imported_torch: bool, ranks: tuple[int, int], place: str,
-    patience_s: float, folder: Path,
+    process: Process, *, reached: bool, imported_torch: bool, forked: bool, ranks: tuple[int, int],
+    place: str, patience_s: float, folder: Path,
 ) -> HastenError:  # fmt: skip
     """Return why a trial has not reached its first training step.
 
@@ -85,6 +85,7 @@ def never_trained(
         process: of the trial.
         reached: whether hasten was loaded at all.
         imported_torch: whether some process of the trial did.
+        forked: whether a process that is not followed, since it was forked, has made a step.
         ranks: how many processes of its training have made a step, and of how many.
         place: where it is if it still runs, as a sentence.
         patience_s: how long the wait was.
@@ -101,6 +102,12 @@ def never_trained(
             "`-E` or `-S`, or `env -i` keeps hasten out.",
             remedy="Write `PYTHONPATH=.:$PYTHONPATH` there, train with Python 3.11 or later, "
             "and drop these options while you tune.",
+            output=tail,
+        )
+    if forked:
+        return NeverTrains(
+            "The script trains in processes that it forks, which hasten does not follow.",
+            remedy="Let it start them by torchrun or `mp.spawn` while you tune.",
             output=tail,
         )
     if process.exit is not None:
