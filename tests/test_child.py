@@ -503,16 +503,52 @@ def test_a_job_that_a_real_run_submits_does_not_get_its_plan() -> None:
         assert (done.stdout, done.stderr) == told
 
 
-def test_a_program_that_the_script_starts_gets_the_plan_only_before_training() -> None:
+DRY_RUN = """
+import torch
+model = torch.nn.Linear(3, 1)
+out = model(torch.zeros(1, 3))
+"""
+
+
+@pytest.mark.parametrize(
+    "train", ["out.sum().backward()\n", "torch.optim.SGD(model.parameters(), 0.1).step()\n"]
+)
+def test_a_program_that_the_script_starts_gets_the_plan_only_before_training(train) -> None:
+    """A script that has called a model, to see that it can, may still start ranks that train."""
     again = "import os, json; order = json.loads(os.environ['HASTEN_CHILD'])\n"
     again += "print(order['plan'], order['envelope'] is None)"
     start = (
         f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {again!r}], check=True)\n"
     )
     plan = Plan().with_lever("fused_optimizer", True)
-    done = python(start + TRAINING + start, plan, envelope=asdict(LossEnvelope(moves=(0.1,))))
-    before, after, _ = done.stdout.splitlines()
-    assert (before, after) == ("{'fused_optimizer': True} False", "{} True")
+    envelope = asdict(LossEnvelope(moves=(0.1,)))
+    done = python(start + DRY_RUN + start + train + start, plan, envelope=envelope)
+    before, called, after = done.stdout.splitlines()
+    assert before == called == "{'fused_optimizer': True} False"
+    assert after == "{} True"
+
+
+LAUNCHES = """
+from torch.distributed.launcher import api
+from torch.distributed.run import main
+
+def tell(rdzv_handler, max_restarts, **rest):
+    print(rdzv_handler, max_restarts)
+    raise SystemExit(0)
+
+api.rdzv_registry.get_rendezvous_handler = lambda parameters: parameters.endpoint
+api.WorkerSpec = tell
+c10d = "--rdzv-backend c10d --rdzv-endpoint"
+for words in (f"{c10d} localhost:29400", "--rdzv-backend c10d", f"{c10d} far:29400 --nnodes 2"):
+    main([*words.split(), "--max-restarts", "3", "train.py"])
+"""
+
+
+@pytest.mark.child
+def test_torchrun_of_a_trial_meets_at_no_named_endpoint_and_restarts_nothing(tmp_path) -> None:
+    done = python(LAUNCHES, Plan(), mode=Mode.TRIAL, socket=str(tmp_path / "gone"))
+    told = done.stdout.splitlines()
+    assert told == ["localhost:0 0", "localhost:0 0", "far:29400 0"], done.stderr
 
 
 def test_levers_come_in_where_torch_was_imported_before_the_script_began(tmp_path) -> None:

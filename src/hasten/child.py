@@ -186,6 +186,7 @@ def prepare(text: str) -> None:
     if order.mode is not Mode.RUN:
         _pin(order.seed)  # two trials compute the same
         after_import("torch", own_port.replace_ports)
+        after_import(own_port.LAUNCHER, own_port.replace_launches)
         after_import("mlflow", _stay_local)
         for tracker in _TRACKERS:
             after_import(tracker, partial(_switch_off, tracker))
@@ -267,6 +268,7 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
         undo: takes what puts everything back as it was.
     """
     from hasten.instrument import Watch
+    from hasten.instrument.live import when_it_learns
     from hasten.trials.child_environment import place
 
     if order.place is not None and order.place != place():
@@ -283,9 +285,6 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
     watch = Watch(measuring=False)
     undo.callback(watch.detach)
     watch.live.assumed = frozenset(order.assumed)
-    # The plan and its losses are of the process that trains, not of the programs that it starts.
-    rest = replace(order, plan={}, envelope=None).write()
-    watch.live.start.before = partial(os.environ.__setitem__, "HASTEN_CHILD", rest)
     applied = AppliedLevers(watch.live, leave_out)
     undo.callback(applied.undo)
     settings: dict[str, Any] = {}
@@ -303,6 +302,10 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
         watch.install()
     else:
         _guard(watch, applied, order.envelope)
+    # The plan and its losses are of the process that trains, not of the programs that it starts.
+    # One that has only called a model may still start the ranks that train.
+    rest = replace(order, plan={}, envelope=None).write()
+    when_it_learns(watch.live, partial(os.environ.__setitem__, "HASTEN_CHILD", rest))
 
 
 def _first_line(error: Exception) -> str:
@@ -394,6 +397,25 @@ def _trial(order: Order) -> None:
     watch.on_step = _counted(turns.stepped, channel)
     applied.switch(order.plan)
     watch.install()
+    _note_forks(os.path.join(os.path.dirname(order.socket), protocol.FORKED))
+
+
+def _note_forks(file: str) -> None:
+    """Make a file once a process that is forked from this one steps an optimizer.
+
+    The seams are no longer in it, for it may be a loader worker, so it is not followed.
+    """
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    from hasten.instrument.eager import uncompiled
+
+    @uncompiled
+    def note(*_: Any) -> None:
+        if not os.path.exists(file):
+            with contextlib.suppress(OSError), open(file, "w"):
+                pass
+
+    os.register_at_fork(after_in_child=lambda: register_optimizer_step_pre_hook(note))
 
 
 def _counted(

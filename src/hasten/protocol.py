@@ -117,6 +117,8 @@ class Go:
 
 ENDLESS_COUNT = 1 << 60
 """The step count of a turn that lasts until the script ends."""
+FORKED = "forked"
+"""The file beside the socket of a trial in which a forked process has stepped an optimizer."""
 
 
 class Turn(NamedTuple):

@@ -107,6 +107,23 @@ def test_a_slurm_step_gets_the_cpus_of_its_task(server) -> None:
     assert (found.core_count, found.limited_by, found.slurm_count) == (6, "slurm", 6)
 
 
+@pytest.mark.parametrize(
+    ("tasks", "count"),
+    [
+        ({"SLURM_TASKS_PER_NODE": "4"}, 8),
+        ({"SLURM_TASKS_PER_NODE": "3(x2),1"}, 6),
+        ({"SLURM_TASKS_PER_NODE": "some"}, 2),
+        ({"SLURM_TASKS_PER_NODE": "4", "SLURM_STEP_TASKS_PER_NODE": "4"}, 2),
+        ({"SLURM_TASKS_PER_NODE": "4", "SLURM_STEP_TASKS_PER_NODE": "1"}, 2),
+    ],
+)
+def test_a_batch_script_outside_a_step_has_the_cpus_of_all_tasks_on_its_node(
+    server, tasks, count
+) -> None:
+    found = budget(server, env={"SLURM_CPUS_PER_TASK": "2", **tasks}, affinity=frozenset(range(32)))
+    assert (found.core_count, found.slurm_count) == (count, count)
+
+
 def test_a_bound_slurm_step_that_counts_threads_gets_the_cores_of_its_mask(server) -> None:
     bound = frozenset({0, 1, 16, 17})
     found = budget(server, env={"SLURM_CPUS_PER_TASK": "4"}, affinity=bound)

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 import hasten
-from hasten.root_calls.ranks.batch import Join, find_join, selecting, split
+from hasten.root_calls.ranks.batch import Join, bending, find_join, selecting, split
 from hasten.root_calls.ranks.side_effects import are_joined
 
 PROGRAM = Path(__file__).with_name("spread.py")
@@ -106,6 +106,31 @@ def test_helpers_hold_no_pipe_of_the_script_open() -> None:
     assert played(2)[0]["faults"]["reader"] == 0
 
 
+LETS_GO = """
+import os
+from hasten.root_calls.ranks import helper
+kept, other = os.pipe()
+os.sysconf = lambda name: 10**9
+os.closerange = lambda low, high: high - low > 10**6 and os._exit(3)
+helper._let_go(kept)
+os.fstat(kept)
+try:
+    os.fstat(other)
+except OSError:
+    os._exit(0)
+os._exit(4)
+"""
+
+
+def test_a_helper_closes_what_is_open_and_not_all_that_might_be() -> None:
+    """A limit of a billion descriptors takes minutes where the kernel has no close_range."""
+    source = str(Path(hasten.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", LETS_GO], check=False, env={**os.environ, "PYTHONPATH": source}
+    )
+    assert done.returncode == 0
+
+
 def test_outputs_of_which_one_goes_through_another_are_seen() -> None:
     x = torch.ones(2, requires_grad=True)
     inner = x * 2
@@ -153,3 +178,33 @@ def test_a_mean_of_what_values_select_is_no_mean_of_shares(loss, name) -> None:
             find_join(whole, each, spans, 1e-6)
     else:
         assert find_join(whole, each, spans, 1e-6) is Join.MEAN
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [
+        (lambda e, labels: e.square().mean(0).clamp(min=1e-9).sum(), "Clamp"),
+        (lambda e, labels: e.square().mean(-2).clamp(max=99.0).sum(), "Clamp"),
+        (lambda e, labels: e.square().sum().clamp(max=99.0), "Clamp"),
+        (lambda e, labels: functional.relu(99.0 - (e[:, 0].mean() - e[:, 1].mean())), "Relu"),
+        (lambda e, labels: (functional.cross_entropy(e, labels) - 1e-9).abs() + 1e-9, "Abs"),
+        (lambda e, labels: functional.relu(e).mean(), ""),
+        (lambda e, labels: e.square().mean(1).clamp(max=99.0).mean(), ""),
+        (lambda e, labels: e.square().mean() + e.new_ones(3, requires_grad=True).sum().abs(), ""),
+    ],
+)
+def test_a_mean_that_is_bent_afterwards_is_no_mean_of_shares(loss, name) -> None:
+    """In this batch each of them is straight."""
+    torch.manual_seed(0)
+    rows = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 1, 1, 0])
+    whole, spans = loss(rows, labels), split(4, 2)
+    assert bending(whole, 4).startswith(name)
+    assert selecting(whole) == ""
+    each = [loss(*pair) for pair in zip(rows.split(2), labels.split(2), strict=True)]
+    if name:
+        with pytest.raises(ValueError, match=rf"bends a sum .*\({name}"):
+            find_join(whole, each, spans, 1e-9)
+    else:
+        assert bending(whole, 4) == ""
+        assert find_join(whole, each, spans, 1e-9) is Join.MEAN

@@ -70,6 +70,19 @@ def test_a_message_in_pieces_is_whole_and_the_next_one_stays(ends) -> None:
     assert channel.receive(1.0) == Ended(step_count=2)
 
 
+def test_ranks_that_have_not_stepped_are_counted_and_awaited_by_the_next_call(listener) -> None:
+    ranks = [Channel.connect(str(listener.path)) for _ in range(2)]
+    assert listener.rank_counts == (0, 0)
+    for number, rank in enumerate(ranks):
+        rank.send(FirstStep(step_ns=5, at_s=1.0, rank=number, rank_count=2))
+        found = listener.adopt_ranks(FirstStep, until=time.monotonic() + 0.5, alive=lambda: True)
+        assert listener.rank_counts == (number + 1, 2)
+        assert (found is None) == (number == 0)
+        rank.close()
+    for channel, _ in found:
+        channel.close()
+
+
 def test_an_end_in_the_middle_of_a_message_is_told(ends) -> None:
     channel, other = ends
     other.sendall(b'{"v": 1')

@@ -2,12 +2,13 @@
 
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hasten.errors import IsolationFailed, LeverStopped, NoRoom, ScriptFailed
+from hasten.errors import IsolationFailed, LeverStopped, NeverTrains, NoRoom, ScriptFailed
 from hasten.instrument.live import LiveTraining
-from hasten.trials.exit_errors import error_of
+from hasten.trials.exit_errors import error_of, never_trained
 from hasten.trials.process import Exit
 
 
@@ -145,3 +146,17 @@ def test_each_end_has_its_sentence(ended, tail, message) -> None:
     error = told(ended, tail)
     assert isinstance(error, ScriptFailed)
     assert message in error.problem
+
+
+def test_a_training_in_which_a_rank_never_steps_is_told_how_many_did() -> None:
+    running = SimpleNamespace(
+        exit=None, raise_if_outside=lambda: None, errors=lambda: "", output=lambda: "rank 1 waits"
+    )
+    error = never_trained(
+        running, reached=True, imported_torch=True, forked=False, ranks=(3, 4), place="",
+        patience_s=60.0, folder=Path("/small"),
+    )  # fmt: skip
+    assert isinstance(error, NeverTrains)
+    assert error.problem.startswith("3 of the 4 processes that train together made a training step")
+    assert "--startup-timeout" in error.remedy
+    assert error.output == "rank 1 waits"

@@ -61,6 +61,22 @@ def test_a_script_that_only_warns_and_never_trains_is_told_so(trial) -> None:
         trial(WARNS).begin()
 
 
+FORKS = """
+import multiprocessing, torch
+def train():
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
+rank = multiprocessing.get_context("fork").Process(target=train)
+rank.start()
+rank.join()
+"""
+
+
+def test_a_script_that_trains_in_a_process_that_it_forks_is_told_so(trial) -> None:
+    with pytest.raises(NeverTrains, match="trains in processes that it forks") as ended:
+        trial(FORKS).begin()
+    assert "`mp.spawn`" in ended.value.remedy
+
+
 def test_a_write_that_was_really_refused_is_told_with_the_script_s_words(trial, tmp_path) -> None:
     with pytest.raises(IsolationFailed) as failed:
         trial("import io\nio.FileIO('log.csv', 'w')\n").begin()

@@ -116,6 +116,19 @@ class LiveTraining:
         raise LeverStopped(f"{kind}{error}") from error
 
 
+def when_it_learns(live: LiveTraining, act: Callable[[], None]) -> None:
+    """Call `act` at the first backward pass, and before the first step of each optimizer."""
+    import torch
+
+    def differentiate(original: Any, *args: Any, **kwargs: Any) -> Any:
+        act()
+        leave()
+        return original(*args, **kwargs)
+
+    live.on_optimizer(lambda optimizer: act())
+    leave = live.on_function(torch.autograd, "backward", differentiate)
+
+
 class TrainingStart:
     """When training starts, and what levers then set again, after the script's own settings.
 

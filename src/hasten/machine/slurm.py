@@ -27,7 +27,10 @@ def slurm_count(env: Mapping[str, str]) -> int | None:
     """Return the CPUs that Slurm gave this task on this node, None where it is not clear."""
     asked = whole(env.get("SLURM_CPUS_PER_TASK"))
     if asked and asked > 0:
-        return asked
+        # A batch script runs in no step, on the first node, with the CPUs of all tasks there.
+        is_step = "SLURM_STEP_TASKS_PER_NODE" in env
+        tasks = () if is_step else per_node(env.get("SLURM_TASKS_PER_NODE", ""))
+        return asked * (tasks[0] if tasks else 1)
     if task_count(env) > 1:  # the node's count is not one task's
         return None
     return _of_this_node(per_node(env.get("SLURM_JOB_CPUS_PER_NODE", "")), env)

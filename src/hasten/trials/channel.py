@@ -188,6 +188,12 @@ class Listener:
             ranks.append(found)
         return sorted(ranks, key=lambda pair: pair[1].rank)
 
+    @property
+    def rank_counts(self) -> tuple[int, int]:
+        """How many ranks `adopt_ranks` has heard so far, and of how many; 0 of 0 before any."""
+        ranks = self._ranks
+        return (len(ranks), ranks[0][1].rank_count) if ranks else (0, 0)
+
     def _read(self, channel: Channel, kind: type[_M]) -> _M | None:
         """Read all that a process has sent: messages that came together are announced only once."""
         while True:

@@ -76,8 +76,8 @@ def tail_of(process: Process) -> str:
 
 
 def never_trained(
-    process: Process, *, reached: bool, imported_torch: bool, place: str, patience_s: float,
-    folder: Path,
+    process: Process, *, reached: bool, imported_torch: bool, forked: bool, ranks: tuple[int, int],
+    place: str, patience_s: float, folder: Path,
 ) -> HastenError:  # fmt: skip
     """Return why a trial has not reached its first training step.
 
@@ -85,6 +85,8 @@ def never_trained(
         process: of the trial.
         reached: whether hasten was loaded at all.
         imported_torch: whether some process of the trial did.
+        forked: whether a process that is not followed, since it was forked, has made a step.
+        ranks: how many processes of its training have made a step, and of how many.
         place: where it is if it still runs, as a sentence.
         patience_s: how long the wait was.
         folder: where what trials write lies.
@@ -102,10 +104,24 @@ def never_trained(
             "and drop these options while you tune.",
             output=tail,
         )
+    if forked:
+        return NeverTrains(
+            "The script trains in processes that it forks, which hasten does not follow.",
+            remedy="Let it start them by torchrun or `mp.spawn` while you tune.",
+            output=tail,
+        )
     if process.exit is not None:
         return NeverTrains(
             "The script ended without an optimizer step or a backward pass.",
             remedy="Give the command that really trains, with its arguments.",
+            output=tail,
+        )
+    if ranks[0]:
+        return NeverTrains(
+            f"{ranks[0]} of the {ranks[1]} processes that train together made a training step in "
+            f"{patience_s:.0f} s, and hasten waits for all.",
+            remedy="Tune without those that only evaluate, or raise --startup-timeout if they are "
+            "slow to start.",
             output=tail,
         )
     seen = "" if imported_torch else " and no import of torch"

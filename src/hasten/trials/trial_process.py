@@ -232,7 +232,9 @@ class TrialProcess:
         self._listener.close()
         error = never_trained(
             self._process, reached=(self._scratch / _MARK).exists(), place=place,
-            imported_torch=imported_torch, patience_s=self._patience_s, folder=self._scratch.parent,
+            forked=(self._scratch / protocol.FORKED).exists(),
+            imported_torch=imported_torch, ranks=self._listener.rank_counts,
+            patience_s=self._patience_s, folder=self._scratch.parent,
         )  # fmt: skip
         if runs:
             self._process.kill()

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 _NEGATIVE = 1 << 63  # what autograd shows as an unsigned number is below zero from here on
 _SELECTING = ("IndexBackward", "MaskedSelect", "Topk", "Sort", "Kthvalue", "NanToNum", "Unique")
+_BENDING = (
+    "Abs", "Amax", "Amin", "Celu", "Clamp", "Elu", "Fmax", "Fmin", "Hard", "Huber", "Kthvalue",
+    "LeakyRelu", "LinalgVectorNorm", "MaskedFill", "Max", "Median", "Min", "NormBackward", "Prelu",
+    "Relu", "Rrelu", "SmoothL1", "Softplus", "Softshrink", "Sort", "Threshold", "Topk", "Where",
+)  # fmt: skip
+_ADDING = ("MeanBackward", "NansumBackward", "SumBackward")
 
 
 class Span(NamedTuple):
@@ -100,6 +106,8 @@ def find_join(whole: Any, shares: Sequence[Any], spans: Sequence[Span], toleranc
             raise ValueError("an output of 0 does not tell a mean from a sum")
         if fits == [Join.MEAN] and (name := selecting(whole)):
             raise ValueError(f"an output may be a mean of what values select ({name})")
+        if fits and (name := bending(whole, spans[0].size)):
+            raise ValueError(f"an output bends a sum or a mean over the batch ({name})")
         if fits:
             return fits[0]
     shape = tuple(whole.shape)
@@ -118,6 +126,42 @@ def selecting(output: Any) -> str:
         or getattr(node, "_saved_ignore_index", _NEGATIVE) < _NEGATIVE
     )  # fmt: skip
     return min(names, default="")
+
+
+def bending(output: Any, size: int) -> str:
+    """Return the operation behind an output that bends a sum over the batch; empty for none.
+
+    Where it is straight, as a clamp is above its bound, shares are joined as if it were not there;
+    beyond they are not, and one batch does not show both.
+
+    Args:
+        output: a number.
+        size: samples in the batch.
+    """
+    nodes = nodes_behind([output])
+    users: dict[Any, list[Any]] = {}
+    for node in nodes:
+        for before, _ in node.next_functions:
+            users.setdefault(before, []).append(node)
+    waiting, later = [node for node in nodes if _adds_up(node, size)], set[Any]()
+    while waiting:
+        fresh = [user for user in users.get(waiting.pop(), ()) if user not in later]
+        later.update(fresh)
+        waiting += fresh
+    names = (str(node.name()) for node in later)
+    return min((name for name in names if name.startswith(_BENDING)), default="")
+
+
+def _adds_up(node: Any, size: int) -> bool:
+    """Return whether an operation sums or averages over the samples of a batch."""
+    if getattr(node, "_saved_reduction", 0):  # one of torch's own losses
+        return True
+    sizes = getattr(node, "_saved_self_sym_sizes", ()) if node.name().startswith(_ADDING) else ()
+    place = next((index for index, count in enumerate(sizes) if count % size == 0), None)
+    if place is None:
+        return False
+    dims = getattr(node, "_saved_dim", None) or range(len(sizes))
+    return place in {(dim - (dim >= _NEGATIVE) * 2 * _NEGATIVE) % len(sizes) for dim in dims}
 
 
 def joined(join: Join, shares: Sequence[Any], spans: Sequence[Span]) -> Any:
