@@ -188,6 +188,19 @@ def test_the_next_race_for_speed_comes_after_those_that_only_prune() -> None:
     assert (asked.kind, asked.lever) == (Kind.TOGGLE, "alone")
 
 
+@pytest.mark.parametrize(("answer_s", "asked_count"), [(0.0, 1), (5.0, 1), (20.0, 0)])
+def test_a_race_may_have_to_pay_for_an_answer_of_its_own(answer_s, asked_count) -> None:
+    candidates = [candidate("a")]
+    saved_s, price_s = 60.0, 50.0
+    ratio = propose(candidates, []).expected_ratio
+    limits = BudgetLimits(
+        price=lambda asked: Price(wall_s=price_s), answer_s=lambda asked: answer_s,
+        weighed_s=saved_s / (1.0 - 1.0 / ratio),
+    )  # fmt: skip
+    asked = propose(candidates, [], limits=limits)
+    assert (asked is not None) is bool(asked_count)
+
+
 def test_two_levers_that_only_crash_together_lose_one() -> None:
     candidates = [candidate(name) for name in "abcd"]
     cost = crashing(saving(**dict.fromkeys("abcd", 1.2)), "b", "c")

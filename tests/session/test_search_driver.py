@@ -32,7 +32,7 @@ TOGETHER = (
 )
 
 
-def driver_after(race_count, candidates=TWO, cost=cost):
+def driver_after(race_count, candidates=TWO, cost=cost, answer_s=10.0):
     """A search after some of its races: of two levers, one takes the other one's place."""
     runner = FakeTrialRunner(cost=cost, noise=steady(0.01), seed=0)
     history = []
@@ -44,7 +44,7 @@ def driver_after(race_count, candidates=TWO, cost=cost):
     return SearchDriver(
         candidates, SimpleNamespace(history=tuple(history)), races=races,
         options=Options(budget_s=300.0), view=RecordingWatcher(), note=[].append,
-        costs=lambda plan: SimpleNamespace(answer_s=10.0, confirm_pairs_s=0.0),
+        costs=lambda plan: SimpleNamespace(answer_s=answer_s, confirm_pairs_s=0.0),
         spent_s=lambda: 80.0, deadline=SimpleNamespace(left_s=inf), doubtful=lambda plan: {},
     )  # fmt: skip
 
@@ -66,6 +66,15 @@ def test_a_race_that_only_prunes_does_not_end_a_search_that_has_others() -> None
     driver.end_s = 80.0
     assert len(driver.best.settings) == 2
     assert driver.goes_on(found)
+
+
+def test_races_that_do_not_pay_for_another_answer_end_the_search() -> None:
+    found = SimpleNamespace(plan=Plan(), speedup=1.5, levers=())
+    for answer_s, goes_on in ((10.0, True), (1e6, False)):
+        driver = driver_after(0, answer_s=answer_s)
+        driver.end_s = 80.0
+        assert driver.goes_on(found) is goes_on
+        assert bool(driver.passed_over) is not goes_on
 
 
 def test_where_nothing_is_left_of_a_lost_plan_there_is_no_second_answer() -> None:

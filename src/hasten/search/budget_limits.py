@@ -55,6 +55,7 @@ class BudgetLimits:
         left_s: seconds that the search has left for a race, less those for what comes after it.
         launches_left: fresh processes that it may still start.
         weighed_s: seconds of training that an expected gain is weighed against.
+        answer_s: seconds that an answer costs after a race, where it needs one of its own.
         ended: somebody ended the search.
         for_speed: no race that only finds a culprit or removes levers.
     """
@@ -65,6 +66,7 @@ class BudgetLimits:
     left_s: Callable[[Proposal], float] = lambda asked: inf
     launches_left: float = inf
     weighed_s: float = inf
+    answer_s: Callable[[Proposal], float] = lambda asked: 0.0
     ended: bool = False
     for_speed: bool = False
 
@@ -92,8 +94,9 @@ def refuse(asked: Proposal, limits: BudgetLimits) -> Refusal | None:
         return Refusal(asked=asked, reason=RefusalReason.TIME, message=message)
     if asked.kind in _FOR_SPEED and limits.weighed_s < inf:
         saved_s = limits.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
-        if saved_s < price.wall_s:
-            saved, cost = duration(saved_s), duration(price.wall_s)
+        cost_s = price.wall_s + limits.answer_s(asked)
+        if saved_s < cost_s:
+            saved, cost = duration(saved_s), duration(cost_s)
             message = f"expected to save {saved} of {duration(limits.weighed_s)} and to cost {cost}"
             return Refusal(asked=asked, reason=RefusalReason.WORTH, message=message)
     return None

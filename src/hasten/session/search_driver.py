@@ -164,15 +164,11 @@ class SearchDriver:
         self.end_s = self._options.budget_s
         if self.has_other(answer) and self._spare_s(self.best) > 0.0:
             return True  # what the first answer has lost had displaced another lever
-        asked = self._propose(for_speed=True)
-        if asked is None:
-            self.passed_over = self._why_passed_over()
-            return False
-        saved_s = self._limits.weighed_s * (1.0 - 1.0 / asked.expected_ratio)
-        answer_s = self._costs(asked.candidate).answer_s
-        if saved_s > self._races.price(asked).wall_s + answer_s:
+        limits = replace(self._limits, for_speed=True)
+        answered = replace(limits, answer_s=lambda asked: self._costs(asked.candidate).answer_s)
+        if self._propose(answered):
             return True
-        self.passed_over = self._not_worth()
+        self.passed_over = self._not_worth() if self._propose(limits) else self._why_passed_over()
         return False
 
     def check_the_budget(self) -> None:
@@ -240,11 +236,11 @@ class SearchDriver:
             or max(_TRAINING_LEAST_S, _TRAINING_PER_BUDGET * self._options.budget_s),
         )
 
-    def _propose(self, *, for_speed: bool = False) -> search.Proposal | None:
-        limits = replace(self._limits, for_speed=for_speed)
+    def _propose(self, limits: search.BudgetLimits | None = None) -> search.Proposal | None:
         return search.propose(
-            self._candidates, self._journal.history, criteria=self._criteria, limits=limits
-        )
+            self._candidates, self._journal.history, criteria=self._criteria,
+            limits=limits or self._limits,
+        )  # fmt: skip
 
     def _propose_late(self) -> search.Proposal | None:
         """Return a race for which there is time only where nothing has been found so far.
