@@ -51,6 +51,7 @@ def test_races_in_another_environment_are_not_taken_over(work, monkeypatch):
     [
         (Entry.SCRIPT, ("train.py",), "train.py"),
         (Entry.SCRIPT, ("train.py",), "net.py"),
+        (Entry.SCRIPT, ("train.py",), "pkg/net.py"),
         (Entry.SCRIPT, ("train.py", "--config=conf.yaml"), "conf.yaml"),
         (Entry.SCRIPT, ("pkg",), "pkg/__main__.py"),
         (Entry.MODULE, ("pkg.train", "-x"), "pkg/train.py"),

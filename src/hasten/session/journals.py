@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import sys
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PRODUCT = Path(__file__).parents[1]
 # A larger file is data rather than text: its size and modification time identify it.
 _TEXT_BYTES = 2**20
+_MOST_FILES_COUNT = 1000
 # Variables by which users tune a run themselves.
 _TUNES = re.compile("(OMP|GOMP|KMP|MKL|OPENBLAS|MALLOC|LD|TORCH|PYTORCH|CUDA)_")
 
@@ -79,10 +80,26 @@ def _fingerprint(workload: Workload, options: Options, machine: Machine) -> dict
 
 
 def _texts(workload: Workload) -> str:
-    """Return a hash of the files that a command names, and of the Python files beside those."""
+    """Return a hash of the files that a command names, and of Python files beside and below."""
     named = set(_named(workload))
-    beside = {p for file in named if file.suffix == ".py" for p in file.parent.glob("*.py")}
-    return _hash_of(named | beside)
+    folders = {file.parent for file in named if file.suffix == ".py"}
+    return _hash_of(named.union(*map(_code_below, folders)))
+
+
+def _code_below(folder: Path) -> set[Path]:
+    """Return the Python files of a folder and of those below that have some: others hold data."""
+    found: set[Path] = set()
+    waiting: list[str | Path] = [folder]
+    while waiting and len(found) < _MOST_FILES_COUNT:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                first = list(islice(entries, _MOST_FILES_COUNT))
+        except OSError:
+            continue
+        if files := [Path(entry) for entry in first if entry.name.endswith(".py")]:
+            found.update(files)
+            waiting += [entry.path for entry in first if entry.is_dir(follow_symlinks=False)]
+    return found
 
 
 def _hash_of(files: Iterable[Path]) -> str:
