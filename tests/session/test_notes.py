@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hasten.records import OptimizerTraits, Phase, Profile, Traits
-from hasten.session.observe import step_note
+from hasten.records import Diagnosis, Finding, OptimizerTraits, Phase, Profile, Traits
+from hasten.session.observe import step_note, storage_note
 from hasten.session.watching import notes_of
 from hasten.testing import fed
 
@@ -31,6 +31,24 @@ def test_room_for_one_and_others_on_the_accelerator_are_told(alone, others_ratio
     first, *rest = notes_of(runner, seen)
     assert first == "as ever"
     assert [words in note for words, note in zip(told, rest, strict=True)] == [True] * len(told)
+
+
+@pytest.mark.parametrize(
+    ("name", "later_s", "is_told"),
+    [("slow-storage", 0.02, True), ("slow-storage", 0.3, False), ("slow-decode", 0.02, False)],
+)
+def test_data_that_was_in_memory_when_the_gain_was_measured_is_told(name, later_s, is_told) -> None:
+    first, later = (
+        Profile(
+            step_s=1.0, step_low_s=1.0, step_high_s=1.0, sample_unit="samples", sample_count=1.0,
+            phase_s={Phase.DATA: data_s, Phase.FORWARD: 0.5}, step_count=9,
+        )
+        for data_s in (0.4, later_s)
+    )  # fmt: skip
+    found = Diagnosis(findings=(Finding(name=name, message="", remedy="", share=None),))
+    notes = storage_note(found, first, later)
+    assert bool(notes) is is_told
+    assert not is_told or "waited 400 ms for its data, later 20 ms" in notes[0]
 
 
 def test_a_step_that_is_more_than_one_batch_is_told() -> None:

@@ -17,7 +17,7 @@ from hasten.units import duration, percent, step_parts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.records import Plan, Step, Traits
+    from hasten.records import Diagnosis, Plan, Step, Traits
     from hasten.trials.plan_statistics import PlanStatistics
     from hasten.trials.runner import TrialRunner
 
@@ -25,6 +25,7 @@ _RARE_MOST_COUNT = 4000
 _OVERHEAD_S = 8.0
 _OVERHEAD_LEAST_COUNT = 12
 _OVERHEAD_MOST_COUNT = 120
+_READ_AGAIN_RATIO = 1 / 3
 
 
 def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -> Profile:
@@ -98,6 +99,25 @@ def others_note(seen: Profile) -> tuple[str, ...]:
     return (
         f"Other processes hold {percent(ratio)} of the accelerator's memory: timings beside them "
         "are noisy, and trials may run out of it.",
+    )
+
+
+def storage_note(found: Diagnosis, first: Profile, later: Profile) -> tuple[str, ...]:
+    """Say where data came from storage at first and from memory when the gain was measured.
+
+    Args:
+        found: in the first launch.
+        first: that launch.
+        later: the script in the launches of the confirmation, which read the same files again.
+    """
+    is_slow = any(finding.name == "slow-storage" for finding in found.findings)
+    before_s, after_s = (seen.phase_s.get(Phase.DATA, 0.0) for seen in (first, later))
+    if not is_slow or after_s > _READ_AGAIN_RATIO * before_s:
+        return ()
+    return (
+        f"A step of the first launch waited {duration(before_s)} for its data, later "
+        f"{duration(after_s)}: its files were in memory by then. Where they do not fit there, the "
+        "gain is another.",
     )
 
 

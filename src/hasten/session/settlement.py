@@ -21,7 +21,7 @@ from hasten.search.payback import (
     unpaid,
 )
 from hasten.session.decisions import Lost
-from hasten.session.observe import observe, retimed
+from hasten.session.observe import observe, retimed, storage_note
 from hasten.session.races import TooFewPairs
 from hasten.session.recordings import open_prover
 from hasten.trials.blocks import filling
@@ -171,6 +171,8 @@ class Settlement:
             tuned = retimed(tuned, statistics, other, candidates_s)
             before_s = [pair.baseline_s for pair in seen.pairs]
             baseline = retimed(baseline, statistics, own, before_s)
+            found, first = self._watched.diagnosis, self._watched.baseline
+            self._decisions.notes += storage_note(found, first, baseline)
         return Answer(
             plan=plan, proof=proof, baseline=baseline, tuned=tuned, confirmed=seen, passes=passes
         )
