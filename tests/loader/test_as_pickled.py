@@ -1,5 +1,6 @@
 """Arrays of a batch arrive as torch's own workers deliver them, whatever way they took."""
 
+from collections import OrderedDict, defaultdict
 from multiprocessing.reduction import ForkingPickler
 from pickle import loads
 from typing import NamedTuple
@@ -18,6 +19,27 @@ class Pair(NamedTuple):
     labels: list
 
 
+class Samples(list):
+    source = None
+
+
+class Fields(dict):
+    def __init__(self, name):
+        self.name = name
+
+
+def samples():
+    made = Samples([CUBE.copy().transpose(0, 2, 1)])
+    made.source = "train"
+    return made
+
+
+def fields():
+    made = Fields("batch")
+    made["x"] = CUBE.copy()[:, ::2]
+    return made
+
+
 def read_only(array):
     array.setflags(write=False)
     return array
@@ -34,16 +56,21 @@ BATCHES = {
     "one number": np.float32(3.0),
     "inside": {"a": [CUBE.copy().transpose(0, 2, 1), 1], "b": (read_only(CUBE.copy()), "x")},
     "named": Pair(CUBE.copy()[..., ::-1], [1, 2]),
+    "by default": defaultdict(list, {"a": [CUBE.copy().T[1:]], "b": [1]}),
+    "in order": OrderedDict(a=CUBE.copy()[:, ::2], b=2),
+    "a list of the script's": samples(),
+    "a dict of the script's": fields(),
 }
 
 
 def shape_of(value):
     if isinstance(value, np.ndarray):
         return value.tobytes(), value.dtype, value.strides, value.flags.writeable
+    own = type(value), getattr(value, "default_factory", None), getattr(value, "__dict__", None)
     if isinstance(value, dict):
-        return {key: shape_of(part) for key, part in value.items()}
+        return own, {key: shape_of(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value), [shape_of(part) for part in value]
+        return own, [shape_of(part) for part in value]
     return value
 
 

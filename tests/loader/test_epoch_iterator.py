@@ -176,6 +176,8 @@ facts["workers"] = sorted({pid for batch in loader for pid in plain(batch)} - {o
 """
 
 STAYING = r"""
+import multiprocessing
+
 def loader_of(make, **more):
     return DataLoader(make(24), 3, num_workers=2, persistent_workers=True, **more)
 
@@ -199,7 +201,16 @@ def nested(make, shuffle):
     loader = loader_of(make, shuffle=shuffle)
     return [[repr(a), [repr(b) for b in loader]] for a in loader], rng()
 
-for run in (inside, anew, nested):
+def begun_by_torch(make, shuffle):
+    loader, wanted = loader_of(make, shuffle=shuffle), engine.request.count
+    engine.want(None)
+    seen = [repr(batch) for batch in loader]
+    engine.want(wanted)
+    for _ in range(2):
+        seen += [repr(batch) for batch in loader]
+    return seen, len(multiprocessing.active_children()), rng()
+
+for run in (inside, anew, nested, begun_by_torch):
     for make in (Numbers, Draws):
         for shuffle in (False, True):
             for wanted in (0, 1, 2):
@@ -471,6 +482,30 @@ def held():
 
 facts["held by itself"] = [same(held, wanted) for wanted in (None, 2)]
 
+class Fails(Numbers):
+    def __getitem__(self, i):
+        if i % 3 == 1:
+            raise OSError("no such file")
+        return super().__getitem__(i)
+
+def forgiven():
+    gc.collect()
+    gc.disable()
+    iterator, count = iter(DataLoader(Fails(), batch_size=2)), 0
+    while True:
+        try:
+            next(iterator)
+        except StopIteration:
+            break
+        except OSError:
+            count += 1
+    del iterator
+    left = [type(one).__name__ for one in gc.get_objects()]
+    gc.enable()
+    return count, left.count("EpochIterator"), left.count("OSError")
+
+facts["forgiven"] = [same(forgiven, wanted) for wanted in (0, 2)]
+
 class Opens(Numbers):
     file = None
     def __getitem__(self, i):
@@ -629,7 +664,7 @@ def test_nothing_is_kept_or_watched_for_ever(loaders) -> None:
     facts = loaders(KEEPS)
     assert facts == {
         "trainers": True, "drew once": True, "not for ever": True,
-        "held by itself": [True, True], "left early": [True, True],
+        "held by itself": [True, True], "left early": [True, True], "forgiven": [True, True],
     }  # fmt: skip
 
 

@@ -181,7 +181,10 @@ class LoaderEngine:
         if state.is_astray and state.kept_seed is None:
             state.pools.drop()
             return stock()
-        if state.kept_seed is None and not self._permitted(state, loader):
+        permitted = state.kept_seed is not None or self._permitted(state, loader)
+        if self._goes_on(state, loader) and state.items.permit.draws is not False:
+            permitted = False  # the random streams of its workers go on
+        if not permitted:
             state.life.plain_count += 1
             front = stock()
             if hasattr(front, "_sampler_iter"):
@@ -220,6 +223,11 @@ class LoaderEngine:
             self.notices.refuse(missing)  # sources that need no proof may still serve it
         return state.items.permit.allows(loader, self.request, self.offers, self.setups)
 
+    def _goes_on(self, state: LoaderState, loader: Any) -> bool:
+        """Return whether torch's own workers stayed from earlier passes; in trials they may."""
+        own = loader._iterator if state.kept_seed is None and stay(loader) else None
+        return self.warmups is None and own is not None and not isinstance(own, Stayed)
+
     def _follow(self, front: Any, loader: Any) -> None:
         """Remember the loader of torch's own iterator, by which its pass may be taken over."""
         self._fronts[front] = weakref.ref(loader)
@@ -228,6 +236,7 @@ class LoaderEngine:
 
     def _begin(self, state: LoaderState, loader: Any, *, resumed: bool) -> Any:
         """Return an iterator whose batches come from an `EpochIterator`."""
+        goes_on = self._goes_on(state, loader)
         if resumed and state.kept_seed is None:
             state.kept_seed = fresh_seed()
         stayed = loader._iterator if isinstance(loader._iterator, Stayed) else Stayed()
@@ -243,7 +252,9 @@ class LoaderEngine:
         if stay(loader):
             state.kept_seed = stream.seed
             stayed.hold(front, epoch)
-            if loader._iterator is None:
+            if goes_on:
+                loader._iterator._shutdown_workers()
+            if goes_on or loader._iterator is None:
                 loader._iterator = stayed
         front._next_data = epoch.next
         self.next_batches.know(front, epoch.peek)

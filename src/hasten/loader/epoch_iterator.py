@@ -185,7 +185,10 @@ class EpochIterator:
         self._stream.delivered()
         self._fill(pool)
         if verdict.error is not None:
-            raise verdict.error
+            try:
+                raise verdict.error
+            finally:
+                del verdict  # of this frame, which the error holds
         if verdict.fetched_here:
             return (self.pins(verdict.batch),)
         if not self.loader.num_workers and self.state.added.pace.of_workers(1e-9 * report.fetch_ns):
@@ -227,7 +230,10 @@ class EpochIterator:
         if not added.curious:
             fetchers.look_again()
         if isinstance(found, Exception):
-            raise found
+            try:
+                raise found
+            finally:
+                del found  # of this frame, which the error holds
         return found
 
     def _fetch_for_workers(self, streams: Streams, number: int, indices: Any) -> Any:
@@ -247,7 +253,9 @@ class EpochIterator:
                 self.state.own.refuse_here("items change something when they are made here")
                 self.fetchers.look_again()
         if isinstance(found, Exception):
-            raise _raised(wrapped(found, number % self.loader.num_workers)) from None
+            told = wrapped(found, number % self.loader.num_workers)
+            del found  # of this frame, which the error holds
+            raise _raised(told) from None
         return as_pickled(found)
 
 

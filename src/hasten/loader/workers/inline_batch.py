@@ -6,8 +6,10 @@ with a challenge and response: hundreds of microseconds per tensor, however smal
 
 from __future__ import annotations
 
+import copy
 import operator
 import sys
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.cache.packing import Unpackable, pack, unpack
@@ -49,9 +51,20 @@ def as_pickled(batch: Any) -> Any:
     new = [as_pickled(part) for part in parts]
     if all(map(operator.is_, new, parts)):
         return batch
-    if isinstance(batch, dict):
-        return type(batch)(zip(batch, new, strict=True))
-    return type(batch)(*new) if hasattr(batch, "_fields") else type(batch)(new)
+    return _with_parts(batch, new)
+
+
+def _with_parts(batch: Any, parts: list[Any]) -> Any:
+    """Return a container like another with other parts, of its class, which is not called."""
+    if isinstance(batch, tuple):
+        made: Any = tuple.__new__(type(batch), parts)
+        if hasattr(batch, "__dict__"):
+            made.__dict__.update(batch.__dict__)
+        return made
+    made = copy.copy(batch)
+    for key, part in zip(batch if isinstance(batch, dict) else count(), parts, strict=False):
+        made[key] = part
+    return made
 
 
 def posted(batch: Any) -> Any:

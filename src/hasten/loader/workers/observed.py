@@ -42,7 +42,8 @@ def observe(loader: Any, fetch: Callable[[], Any]) -> tuple[Any, Moves]:
     try:
         found = fetch()
     except Exception as error:
-        found = error
+        # Without this frame, which would hold what holds it.
+        found = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
     after = random_states.read()
     changed = looked != _looks(loader) or hidden != private.read()
     stands = _positions()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import weakref
 from collections import deque
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # Restarting workers takes about as long as these looks.
 _LOOK_S = 0.25
 _LOOK_BYTES = 1 << 28
+_DESCRIPTORS_COUNT = 1 << 16
 
 
 @dataclass(eq=False, slots=True)
@@ -85,6 +87,8 @@ class Pool:
         self.given: deque[SentTask] = deque()
         self._row: deque[SentTask] = deque()
         self._holder: weakref.ref[Any] | None = None
+        if not logical_count:
+            _allow_descriptors()
         site = WorkerDataset(loader, source, logical_count=logical_count, setups=setups)
         self.processes = WorkerProcesses(
             loader, site, count=count, ahead_count=ahead_count, waiting=waiting
@@ -209,3 +213,14 @@ def looks(loader: Any) -> DatasetSnapshot:
     """Return what workers that start now would see of a loader."""
     roots = loader.dataset, loader.collate_fn, loader.worker_init_fn
     return DatasetSnapshot(*roots, most_s=_LOOK_S, most_bytes=_LOOK_BYTES)
+
+
+def _allow_descriptors() -> None:
+    """Permit many open files: each tensor of a large batch from a worker takes one while it lives.
+
+    A script without workers may keep thousands, as in a list of labels.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_COUNT if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_COUNT)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

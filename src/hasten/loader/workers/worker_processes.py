@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -124,5 +125,6 @@ class WorkerProcesses:
     def close(self, *, lost: bool = False) -> None:
         """End the workers, and wait for them; those that are lost may hang."""
         for worker in self._torchs._workers if lost else ():
-            worker.kill()
+            if worker._parent_pid == os.getpid():  # else this is a copy of who started them
+                worker.kill()
         self._torchs._shutdown_workers()
