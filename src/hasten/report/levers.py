@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SCOPES = {
     "step": "on and off at any step while the script runs",
-    "process": "on, not off, while the script runs",
+    "process": "on while the script runs; off again only in part",
     "launch": "only when the script starts",
 }
 

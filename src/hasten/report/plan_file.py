@@ -571,9 +571,9 @@ def guard_table(envelope: LossEnvelope) -> Table:
 
     table = tomlkit.table()
     for comment in (
-        "How the script begins without levers, in windows of 8 steps. `hasten run` watches its",
-        "first 50 steps, and disables the levers if the loss diverges. Delete this table to run",
-        "unwatched.",
+        "How the script begins without levers, in windows of 8 steps. `hasten run` compares its",
+        "first 50 steps with it, later ones with its own, and disables the levers if the loss",
+        "diverges. Delete this table to run unwatched.",
     ):
         table.add(tomlkit.comment(comment))
     table.add("step", "backward" if envelope.by_hand else "optimizer")
