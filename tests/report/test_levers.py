@@ -43,7 +43,7 @@ def test_the_card_of_one_has_everything():
     page = shown(LEVERS, "channels_last")
     for words in (
         "Do channels_last.", "Helps: [convolutions].", "backward, forward", "at best 1.80x faster",
-        "rounding (the same maths, sums in another order)", "hasten run --set channels_last=",
+        "rounding (the same maths, rounded otherwise)", "hasten run --set channels_last=",
         "step (on and off at any step",
     ):  # fmt: skip
         assert words in page, words

@@ -19,7 +19,7 @@ PLAN_NAME = "hasten.toml"
 
 EFFECTS = {
     Effect.EXACT: "the same bits",
-    Effect.ROUNDING: "the same maths, sums in another order",
+    Effect.ROUNDING: "the same maths, rounded otherwise",
     Effect.DISTRIBUTION: "same distribution, other draws",
     Effect.PRECISION: "fewer bits in some numbers",
     Effect.LEARNING: "another algorithm",
