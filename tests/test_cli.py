@@ -245,6 +245,7 @@ def test_a_failure_is_told_as_what_it_is(session, output, words, code, message):
     session.error = ScriptFailed("The script failed (exit code 1).", remedy=remedy, output=output)
     done = hasten_with("tune", "train.py", *words)
     assert (done.exit_code, message in done.output) == (code, True), done.output
+    assert done.output.count("comes after the script") <= 1
 
 
 def test_a_fault_of_ours_is_one_sentence_and_its_traceback_is_kept(session, project, monkeypatch):

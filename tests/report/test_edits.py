@@ -767,8 +767,8 @@ def test_what_only_hasten_does_is_said(desk) -> None:
 def test_a_diff_of_a_part_of_the_plan_says_that_the_figure_is_not_its_own(desk) -> None:
     desk.edit("import torch\n", flush_denormals=True, batched_fetch=True, sample_cache="1GiB")
     assert desk.notes[-1] == (
-        "The published figure is not that of this diff: all or part of batched_fetch and "
-        "sample_cache is missing."
+        "The published speedup does not hold for this diff, which lacks all or part of "
+        "batched_fetch and sample_cache."
     )
     desk.edit("import torch\n", flush_denormals=True)
     assert not desk.notes

@@ -33,7 +33,7 @@ def test_what_is_written_is_read_again(tmp_path, setting) -> None:
     journal = Journal.open(path, FINGERPRINT)
     journal.append(comparison(setting=setting))
     journal.append(FAILED)
-    journal.file.close()
+    journal.close()
     again = Journal.open(path, dict(reversed(FINGERPRINT.items())))
     assert again.history == journal.history == (comparison(setting=setting), FAILED)
     assert again.resumed_count == 2
@@ -52,12 +52,12 @@ def test_a_torn_last_line_is_dropped(tmp_path, cut) -> None:
     journal = Journal.open(path, FINGERPRINT)
     for lever in "abc":
         journal.append(comparison(lever))
-    del journal
+    journal.close()
     path.write_bytes(path.read_bytes()[:-cut])
     again = Journal.open(path, FINGERPRINT)
     assert again.history == (comparison("a"), comparison("b"))
     again.append(comparison("d"))
-    again.file.close()
+    again.close()
     assert Journal.open(path, FINGERPRINT).history[-1] == comparison("d")
 
 
@@ -85,7 +85,7 @@ def test_a_search_goes_on_with_the_settings_and_the_shares_that_it_began_with(tm
     begun = SearchStarted(settings=settings, named={"loader_workers": 0.4})
     journal.settle(begun)
     journal.append(comparison())
-    journal.file.close()
+    journal.close()
     again = Journal.open(path, FINGERPRINT)
     assert again.begun == begun
     assert again.history == journal.history
@@ -111,5 +111,5 @@ def test_a_disk_that_fills_up_costs_the_file_and_not_the_search(tmp_path, monkey
     journal.settle(SearchStarted(settings={"a": (True,)}))
     assert journal.lost == "no space left on device"
     assert len(journal.history) == 3
-    journal.file.close()
+    journal.close()
     assert Journal.open(path, FINGERPRINT).history == (comparison("a"),)

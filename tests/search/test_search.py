@@ -298,7 +298,7 @@ def test_a_search_goes_on_from_a_torn_journal(tmp_path) -> None:
     journal = Journal.open(path, {"script": "a"})
     for seen in history[:5]:
         journal.append(seen)
-    journal.file.close()
+    journal.close()
     path.write_bytes(path.read_bytes()[:-9])
 
     journal = Journal.open(path, {"script": "a"})

@@ -134,7 +134,7 @@ def test_two_tunings_of_one_command_do_not_write_into_one_journal(work):
     lives_on(second)
     second.forget()
     first.append(FAILED)
-    first.file.close()
+    first.close()
     assert opened(work, Entry.SCRIPT, "train.py").history == (FAILED,)
 
 

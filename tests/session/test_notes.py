@@ -48,7 +48,7 @@ def test_data_that_was_in_memory_when_the_gain_was_measured_is_told(name, later_
     found = Diagnosis(findings=(Finding(name=name, message="", remedy="", share=None),))
     notes = storage_note(found, first, later)
     assert bool(notes) is is_told
-    assert not is_told or "waited 400 ms for its data, later 20 ms" in notes[0]
+    assert not is_told or "waited 400 ms for its data, a later one 20 ms" in notes[0]
 
 
 def test_a_step_that_is_more_than_one_batch_is_told() -> None:

@@ -670,7 +670,7 @@ def test_bits_are_equal_only_where_every_average_is_still_there() -> None:
     run = replace(evidence(), averages=(("(2,)", np.float32([1.0, 2.0])),))
     more = replace(run, averages=(*run.averages, ("(2,)", np.float32([3.0, 4.0]))))
     assert gates.same_bits(run, replace(run, averages=()), drawn_alike=True).passed is False
-    assert gates.same_bits(run, more).passed is True
+    assert gates.same_bits(run, more, drawn_alike=True).passed is True
 
 
 @pytest.mark.parametrize("count", [1, 8])

@@ -208,7 +208,9 @@ def tune(
         written = leave(tuning, path, json, html, force=force, aside=on_stdout(events))
         told.result(document.tuning_document(tuning), written)
     if path not in written:
-        say(f"{path} stays as it is: this search has confirmed nothing. See {written[0]}.")
+        other = plan_file.other_script(path, workload)
+        why = f"it is the plan of {other} now" if other else "this search has confirmed nothing"
+        say(f"{path} stays as it is: {why}. See {written[0]}.")
     if not quiet:
         say(f"Wrote {', '.join(str(p) for p in written)}.")
     if tuning.interrupted:

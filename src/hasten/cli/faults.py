@@ -66,6 +66,8 @@ def _behind(error: ScriptFailed, words: Sequence[str], options: Collection[str])
     if not ours:
         return error
     said = f"{ours} comes after the script, so the script got it"
+    if said in error.remedy:
+        return error
     # Usage lines and tracebacks name every option of the script; the last line says what is wrong.
     last = error.output.strip().rpartition("\n")[2]
     if not re.search(rf"(?<![\w-]){re.escape(ours)}(?![\w-])", last):

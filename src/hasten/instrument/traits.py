@@ -41,7 +41,7 @@ def _is_foreach(group: Mapping[str, Any]) -> bool:
 
 def _is_open(optimizer: Any) -> bool:
     """Return whether an optimizer has a fused form that the script does not decide on."""
-    return any("fused" in group and not group["fused"] for group in optimizer.param_groups)
+    return any(group.get("fused", False) is None for group in optimizer.param_groups)
 
 
 def _has_sparse_gradients(optimizer: Any) -> bool:

@@ -13,8 +13,8 @@ Maths: precision. Products take inputs with 8 bits of mantissa (float16: 11) ins
     accumulate in float32; weights, gradients, optimizer and outputs stay float32. float16 has few
     exponents, so losses are scaled during the backward pass: the script sees unscaled gradients. A
     step whose gradients overflowed changes no weight, and the scale is halved. Not for scripts
-    that update by hand or in closures, or whose hooks would see the scale. On an accelerator those
-    with `BCELoss` or `binary_cross_entropy` are left alone: autocast refuses these losses there.
+    that update by hand or in closures, or whose hooks would see the scale. On an accelerator models
+    with `BCELoss` or `binary_cross_entropy` in them are left alone: autocast refuses these there.
 Source: https://docs.pytorch.org/docs/stable/amp.html
 """
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.lever import Lever, one_of, undo_all
 from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.loss_scaling import scaling_for
-from hasten.root_calls.own_code import mention
+from hasten.root_calls.own_code import find_word
 from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _UNITS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _LEAST_RATIO = 1.2
 _LIKELY_RATIO = 1.5
 _EPSILONS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
-_REFUSED = ("binary_cross_entropy", "BCELoss")
 
 
 def why_not(context: ScriptContext) -> str:
@@ -150,7 +149,7 @@ class _Autocast:
         import torch
 
         if self._refused is None:
-            self._refused = mention(_REFUSED)
+            self._refused = find_word(_refused_loss)
             if self._refused:
                 self._excuse(RuntimeError(f"autocast refuses a loss: {self._refused}"))
         parts = module.modules()
@@ -176,6 +175,12 @@ class _Autocast:
             for name, value in vars(part).items()
             if type(value) is torch.Tensor and value.dtype == self._narrow
         }
+
+
+def _refused_loss(code: CodeType) -> str:
+    """Return the loss that autocast refuses but on a CPU, where the code of a model has it."""
+    name = "binary_cross_entropy"
+    return name if code.co_name == "forward" and name in code.co_names else ""
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:

@@ -16,12 +16,13 @@ Maths: exact. A copy that was started ahead is returned only for the very tensor
     captures of graphs, and all moves of a script that has other streams or names them get torch's
     own call. A script that reads what it copied to the CPU with `non_blocking=True`
     and never waits, or times kernels this way, must wait itself: `.to` used to. Where such
-    a `.to("cpu", non_blocking=True)` is seen, or code has `copy_` and `non_blocking`, it stops.
+    a `.to("cpu", non_blocking=True)` is seen, or code has such a `copy_`, it stops.
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
 """
 
 from __future__ import annotations
 
+from dis import get_instructions
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,16 +52,24 @@ def why_not(context: ScriptContext) -> str:
 
 def _reads_back(code: CodeType) -> str:
     """Return `copy_` where it may copy to the CPU without waiting: no seam sees these calls."""
-    keywords = (words for words in code.co_consts if type(words) is tuple)
-    waits = "copy_" not in code.co_names or not any("non_blocking" in words for words in keywords)
-    return "" if waits else "copy_"
+    if "copy_" not in code.co_names:
+        return ""
+    is_asked = False
+    for one in get_instructions(code):
+        is_asked = is_asked or one.argval == "copy_"
+        if is_asked and type(one.argval) is tuple and "non_blocking" in one.argval:
+            return "copy_(..., non_blocking=True)"
+        if one.opname.startswith(("POP_TOP", "STORE", "RETURN")):
+            is_asked = False  # the statement ends
+    return ""
 
 
 def attach(training: Training, engine: Any, staging: Staging) -> Callable[[], None]:
     """Let `staging` see the batches, answer the moves, and know when training begins."""
 
     def begin(optimizer: Any) -> None:
-        if find_word(_reads_back):
+        if where := find_word(_reads_back):
+            training.excuse(RuntimeError(f"copies to the CPU may be read too early: {where}"))
             staging.retire()
         staging.begin()
 

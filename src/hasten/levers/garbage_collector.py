@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _STOCK_COUNTS = (700, 2000)  # up to Python 3.12, and since
 _TELLING = (
     "__del__", "weakref", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "finalize",
-    "get_count", "get_freeze_count", "get_referrers", "get_stats", "set_debug", "set_threshold", "unfreeze",
+    "get_count", "get_freeze_count", "get_referrers", "get_stats", "set_debug", "set_threshold",
+    "unfreeze",
 )  # fmt: skip
 """Names in a script that could reveal when objects are collected, or among how many others."""
 _IMPORTED = ("collect", "get_objects")

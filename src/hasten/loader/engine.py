@@ -181,10 +181,7 @@ class LoaderEngine:
         if state.is_astray and state.kept_seed is None:
             state.pools.drop()
             return stock()
-        permitted = state.kept_seed is not None or self._permitted(state, loader)
-        if self._goes_on(state, loader) and state.items.permit.draws is not False:
-            permitted = False  # the random streams of its workers go on
-        if not permitted:
+        if state.kept_seed is None and not self._permitted(state, loader):
             state.life.plain_count += 1
             front = stock()
             if hasattr(front, "_sampler_iter"):
@@ -218,15 +215,13 @@ class LoaderEngine:
             return False
         if not self._granted:
             state.items.permit = permit_of(self.proofs.of(loader))
+        is_run = self.warmups is None  # in a trial levers come and go
+        if is_run and _torch_stays(state, loader) and state.items.permit.draws is not False:
+            return False  # the random streams of its workers go on
         missing = state.items.permit.missing
         if missing and (loader.num_workers or self.setups or self.request.count is not None):
             self.notices.refuse(missing)  # sources that need no proof may still serve it
         return state.items.permit.allows(loader, self.request, self.offers, self.setups)
-
-    def _goes_on(self, state: LoaderState, loader: Any) -> bool:
-        """Return whether torch's own workers stayed from earlier passes; in trials they may."""
-        own = loader._iterator if state.kept_seed is None and stay(loader) else None
-        return self.warmups is None and own is not None and not isinstance(own, Stayed)
 
     def _follow(self, front: Any, loader: Any) -> None:
         """Remember the loader of torch's own iterator, by which its pass may be taken over."""
@@ -236,7 +231,7 @@ class LoaderEngine:
 
     def _begin(self, state: LoaderState, loader: Any, *, resumed: bool) -> Any:
         """Return an iterator whose batches come from an `EpochIterator`."""
-        goes_on = self._goes_on(state, loader)
+        torch_stays = _torch_stays(state, loader) and self.warmups is None
         if resumed and state.kept_seed is None:
             state.kept_seed = fresh_seed()
         stayed = loader._iterator if isinstance(loader._iterator, Stayed) else Stayed()
@@ -252,9 +247,9 @@ class LoaderEngine:
         if stay(loader):
             state.kept_seed = stream.seed
             stayed.hold(front, epoch)
-            if goes_on:
+            if torch_stays:
                 loader._iterator._shutdown_workers()
-            if goes_on or loader._iterator is None:
+            if torch_stays or loader._iterator is None:
                 loader._iterator = stayed
         front._next_data = epoch.next
         self.next_batches.know(front, epoch.peek)
@@ -316,6 +311,12 @@ def _profiled() -> bool:
     from torch.autograd import profiler
 
     return bool(getattr(profiler, "_is_profiler_enabled", True))
+
+
+def _torch_stays(state: LoaderState, loader: Any) -> bool:
+    """Return whether torch's own workers stayed from earlier passes."""
+    own = loader._iterator if state.kept_seed is None and stay(loader) else None
+    return own is not None and not isinstance(own, Stayed)
 
 
 def _is_autocast() -> bool:

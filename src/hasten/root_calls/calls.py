@@ -94,4 +94,4 @@ def nodes_behind(outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> set[Any]
 
 def leaves_among(nodes: Iterable[Any]) -> list[Any]:
     """Return the tensors to whose gradients nodes of autograd's graph add."""
-    return [leaf for node in nodes if (leaf := getattr(node, "variable", None)) is not None]
+    return [node.variable for node in nodes if type(node).__name__ == "AccumulateGrad"]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,6 +38,7 @@ class SearchStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _BEGUN = b'{"settings":'
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # on some network file systems
 
 
 @dataclass(kw_only=True)
@@ -50,7 +52,7 @@ class Journal:
             to start; a resumed search keeps what it began with.
         resumed_count: how many of the comparisons an earlier run left.
         lost: why nothing more is written, such as a full disk; empty while all is kept.
-        file: it, open and locked, so that two searches never write to one.
+        descriptor: of the file, open and locked, so that two searches never write to one.
     """
 
     path: Path | None = None
@@ -58,7 +60,12 @@ class Journal:
     begun: SearchStarted = field(default_factory=SearchStarted)
     resumed_count: int = 0
     lost: str = ""
-    file: IO[bytes] | None = None
+    descriptor: int | None = None
+
+    def __post_init__(self) -> None:
+        """Let go of the file with the journal."""
+        closes = () if self.descriptor is None else (self.descriptor,)
+        self._close = weakref.finalize(self, _close, *closes)
 
     @classmethod
     def open(cls, path: Path, fingerprint: Mapping[str, Any]) -> Journal:
@@ -76,27 +83,32 @@ class Journal:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         header = msgspec.json.encode({"schema": SCHEMA, "fingerprint": fingerprint}, order="sorted")
-        file = _locked(path)
+        found = cls(path=path, descriptor=_locked(path))
         lines = path.read_bytes().splitlines(keepends=True)
         if lines and lines[0] == header + b"\n":
-            history, begun, kept_bytes = _read(lines)
-            file.truncate(kept_bytes)
-            return cls(
-                path=path, history=history, begun=begun, resumed_count=len(history), file=file
-            )
+            found.history, found.begun, kept_bytes = _read(lines)
+            found.resumed_count = len(found.history)
+            os.truncate(path, kept_bytes)
+            return found
         if lines:
             path.replace(path.with_name(path.name + ".old"))
-            file.close()
-            file = _locked(path)
-        _append(file, header)
+            found.close()
+            found = cls(path=path, descriptor=_locked(path))
+        assert found.descriptor is not None  # noqa: S101  # it was just opened
+        _append(found.descriptor, header)
         _sync_folder(path.parent)
-        return cls(path=path, file=file)
+        return found
+
+    def close(self) -> None:
+        """Let another search go on from here."""
+        self._close()
 
     def forget(self) -> None:
         """Remove the file: the search has come to its end."""
         if self.path is not None:
             with suppress(OSError):
                 self.path.unlink(missing_ok=True)
+        self.close()
 
     def settle(self, begun: SearchStarted) -> None:
         """Keep what the search begins with, for the next start."""
@@ -111,10 +123,10 @@ class Journal:
 
     def _write(self, line: bytes) -> None:
         """Add a line; none follows one that failed: it may be torn, and reading ends there."""
-        if self.lost or self.file is None:
+        if self.lost or self.descriptor is None:
             return
         try:
-            _append(self.file, line)
+            _append(self.descriptor, line)
         except OSError as error:
             self.lost = (error.strerror or str(error)).lower()
 
@@ -138,27 +150,39 @@ def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], SearchStarted, in
     return tuple(history), begun, kept_bytes
 
 
-def _locked(path: Path) -> IO[bytes]:
-    """Open a file for appending, which no other process has open in this way."""
+def _locked(path: Path) -> int:
+    """Open a file for appending, which no other process has open in this way.
+
+    Raises:
+        BlockingIOError: one has.
+    """
     import fcntl
 
-    file = path.open("ab", buffering=0)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return file
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
     except OSError as error:
-        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):  # some network file systems
-            return file
-        file.close()
+        if error.errno in _NO_LOCKS:
+            return descriptor
         if not isinstance(error, BlockingIOError | FileNotFoundError):
+            os.close(descriptor)
             raise
+    os.close(descriptor)
     raise BlockingIOError(errno.EWOULDBLOCK, "another tuning of this command is running")
 
 
-def _append(file: IO[bytes], line: bytes) -> None:
-    file.write(line + b"\n")
-    os.fsync(file.fileno())
+def _append(descriptor: int, line: bytes) -> None:
+    data = line + b"\n"
+    if os.write(descriptor, data) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(descriptor)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:

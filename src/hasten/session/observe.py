@@ -115,9 +115,9 @@ def storage_note(found: Diagnosis, first: Profile, later: Profile) -> tuple[str,
     if not is_slow or after_s > _READ_AGAIN_RATIO * before_s:
         return ()
     return (
-        f"A step of the first launch waited {duration(before_s)} for its data, later "
-        f"{duration(after_s)}: its files were in memory by then. Where they do not fit there, the "
-        "gain is another.",
+        f"A step of the first launch waited {duration(before_s)} for its data, a later one "
+        f"{duration(after_s)}: the files were in memory by then. Where they do not fit in memory, "
+        "the gain will differ.",
     )
 
 

@@ -325,7 +325,7 @@ class Races:
         for index in range(_CONFIRM_MOST_ROUNDS):
             started_s = self._clock()
             left_s = until_s - started_s
-            if len(rounds) >= CONFIRM_ROUNDS and left_s < launches_s + max(least_s, pairs_s):
+            if index >= CONFIRM_ROUNDS and left_s < launches_s + max(least_s, pairs_s):
                 break
             share_s = left_s / max(1, round_count - index) - launches_s
             seconds = max(least_s, min(share_s, most_s))

@@ -155,6 +155,8 @@ class TuningSession:
             return self._stopped(interrupted=True)
         except OutOfTime:
             return self._stopped()
+        finally:
+            self._watched.journal.close()
         self._watched.journal.forget()
         return result
 

@@ -112,6 +112,8 @@ def reads_back(name: str, tensor: Any, args: Any, kwargs: Any) -> bool:
     import torch
 
     given = {word: value for word, value in kwargs.items() if word != "copy"}  # it would raise
+    if name == "to" and [type(one) for one in args[-2:]] == [bool, bool]:
+        args = args[:-1]  # the last one is `copy`
     device, _, non_blocking, _ = _asked(name, args, given)
     if device is None or device.type != "cpu" or not non_blocking:
         return False

@@ -88,8 +88,8 @@ def write_edits(
     diff = project.diff()
     if diff and unwritten:
         notes.append(
-            "The published figure is not that of this diff: all or part of "
-            f"{' and '.join(unwritten)} is missing."
+            "The published speedup does not hold for this diff, which lacks all or part of "
+            f"{' and '.join(unwritten)}."
         )
     if any(key.startswith(_OURS) for key in variables):
         notes.append("A library that the plan preloads is not installed here any more.")
