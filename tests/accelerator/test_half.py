@@ -80,7 +80,7 @@ class Judge(nn.Module):
         return self.loss(scores.float().sigmoid(), y), scores.dtype
 
 
-@pytest.mark.parametrize("named", ["", "train.py has BCELoss in main"])
+@pytest.mark.parametrize("named", ["", "models.py has binary_cross_entropy in forward"])
 def test_a_loss_that_autocast_refuses_keeps_the_model_in_float32(named, monkeypatch) -> None:
     def judged(net, device):
         live = LiveTraining()
@@ -92,10 +92,10 @@ def test_a_loss_that_autocast_refuses_keeps_the_model_in_float32(named, monkeypa
         finally:
             undo()
 
-    monkeypatch.setattr(autocast, "mention", lambda words: named)
+    monkeypatch.setattr(autocast, "find_word", lambda look: named)
     assert judged(Judge(), "cpu") == torch.bfloat16
     if named:
-        with pytest.raises(LeverStopped, match="BCELoss"):
+        with pytest.raises(LeverStopped, match="binary_cross_entropy"):
             judged(Judge(), DEVICE)
     else:
         assert judged(Judge(), DEVICE) == torch.float32

@@ -50,9 +50,15 @@ def test_a_script_that_copies_back_and_does_not_wait_is_left_alone() -> None:
     assert staging._retired
 
 
+def averages(mean, weights, batch, device):
+    mean.copy_(weights)
+    return batch.to(device, non_blocking=True)
+
+
 def test_a_copy_of_which_nobody_says_that_it_does_not_wait_is_no_reason() -> None:
-    assert _reads_back(reads_back.__code__) == "copy_"
+    assert _reads_back(reads_back.__code__) == "copy_(..., non_blocking=True)"
     assert _reads_back((lambda mean, seen: mean.copy_(seen)).__code__) == ""
+    assert _reads_back(averages.__code__) == ""
 
 
 PROGRAM = r"""
