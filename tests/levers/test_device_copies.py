@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hasten.errors import LeverStopped
 from hasten.instrument.live import LiveTraining
 from hasten.lever import ScriptContext
 from hasten.levers.device_copies import LEVER, _reads_back, attach
@@ -46,7 +47,8 @@ def reads_back(pinned, seen):
 def test_a_script_that_copies_back_and_does_not_wait_is_left_alone() -> None:
     live, staging = LiveTraining(), Staging(lambda target: None, ahead=False)
     attach(live, SimpleNamespace(on_batch=lambda after: lambda: None), staging)
-    live.optimizers.add(Optimizer())
+    with pytest.raises(LeverStopped, match="may be read too early"):
+        live.optimizers.add(Optimizer())
     assert staging._retired
 
 

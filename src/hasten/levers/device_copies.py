@@ -69,8 +69,8 @@ def attach(training: Training, engine: Any, staging: Staging) -> Callable[[], No
 
     def begin(optimizer: Any) -> None:
         if where := find_word(_reads_back):
-            training.excuse(RuntimeError(f"copies to the CPU may be read too early: {where}"))
             staging.retire()
+            training.excuse(RuntimeError(f"copies to the CPU may be read too early: {where}"))
         staging.begin()
 
     def look_ahead() -> None:
