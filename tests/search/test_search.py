@@ -9,7 +9,16 @@ import pytest
 from hasten.compare import Rule
 from hasten.errors import ChildLost
 from hasten.records import Effect, Interval, Phase, Plan, Reason, Scope, Verdict
-from hasten.search import BudgetLimits, Candidate, Journal, Kind, incumbent, propose, rows
+from hasten.search import (
+    BudgetLimits,
+    Candidate,
+    Journal,
+    Kind,
+    Price,
+    incumbent,
+    propose,
+    rows,
+)
 from hasten.testing import FakeTrialRunner, steady
 
 RULE = Rule(pair_count=40, sd_ratio=0.02)

@@ -30,6 +30,7 @@ from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
     from hasten.lever import ScriptContext, Training
 

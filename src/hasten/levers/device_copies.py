@@ -64,13 +64,18 @@ def _reads_back(code: CodeType) -> str:
     return ""
 
 
+def _look_for_copies_back(training: Training, staging: Staging) -> None:
+    """Stop where the script may rely on a wait that `.to` used to make."""
+    if where := find_word(_reads_back):
+        staging.retire()
+        training.excuse(RuntimeError(f"copies to the CPU may be read too early: {where}"))
+
+
 def attach(training: Training, engine: Any, staging: Staging) -> Callable[[], None]:
     """Let `staging` see the batches, answer the moves, and know when training begins."""
 
     def begin(optimizer: Any) -> None:
-        if where := find_word(_reads_back):
-            staging.retire()
-            training.excuse(RuntimeError(f"copies to the CPU may be read too early: {where}"))
+        _look_for_copies_back(training, staging)
         staging.begin()
 
     def look_ahead() -> None:
