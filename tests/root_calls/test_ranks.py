@@ -115,10 +115,10 @@ os.closerange = lambda low, high: high - low > 10**6 and os._exit(3)
 helper._let_go(kept)
 os.fstat(kept)
 try:
-    os.fstat(other)
+    is_closed = os.readlink(f"/proc/self/fd/{other}") == os.devnull  # opened since
 except OSError:
-    os._exit(0)
-os._exit(4)
+    is_closed = True
+os._exit(0 if is_closed else 4)
 """
 
 

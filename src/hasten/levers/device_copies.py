@@ -57,7 +57,9 @@ def _reads_back(code: CodeType) -> str:
     is_asked = False
     for one in get_instructions(code):
         is_asked = is_asked or one.argval == "copy_"
-        if is_asked and type(one.argval) is tuple and "non_blocking" in one.argval:
+        # Up to Python 3.12 a call's keywords are an instruction of their own, without `argval`.
+        words = code.co_consts[one.arg or 0] if one.opname == "KW_NAMES" else one.argval
+        if is_asked and type(words) is tuple and "non_blocking" in words:
             return "copy_(..., non_blocking=True)"
         if one.opname.startswith(("POP_TOP", "STORE", "RETURN")):
             is_asked = False  # the statement ends

@@ -354,7 +354,7 @@ def _raised(wrapped: Any) -> Exception:
     try:
         wrapped.reraise()
     except Exception as error:
-        return error
+        return error.with_traceback(None)  # of frames that hold it
     raise AssertionError("an exception from a worker must raise")
 
 
