@@ -17,7 +17,7 @@ from hasten.loader.pass_draws import PassDraws
 from hasten.loader.sources.source import Stock, stock_of
 from hasten.loader.workers import spot_check
 from hasten.loader.workers.inline_batch import as_pickled
-from hasten.loader.workers.observed import Moves, observe
+from hasten.loader.workers.observed import Moves, let_go, observe
 from hasten.loader.workers.pool import peek
 from hasten.loader.workers.stateful_fetch import doubtful
 from hasten.loader.workers.streams import Streams
@@ -186,7 +186,7 @@ class EpochIterator:
         self._fill(pool)
         if verdict.error is not None:
             try:
-                raise verdict.error
+                raise let_go(verdict.error)
             finally:
                 del verdict  # of this frame, which the error holds
         if verdict.fetched_here:
@@ -231,7 +231,7 @@ class EpochIterator:
             fetchers.look_again()
         if isinstance(found, Exception):
             try:
-                raise found
+                raise let_go(found)
             finally:
                 del found  # of this frame, which the error holds
         return found
@@ -253,7 +253,7 @@ class EpochIterator:
                 self.state.own.refuse_here("items change something when they are made here")
                 self.fetchers.look_again()
         if isinstance(found, Exception):
-            told = wrapped(found, number % self.loader.num_workers)
+            told = wrapped(let_go(found), number % self.loader.num_workers)
             del found  # of this frame, which the error holds
             raise _raised(told) from None
         return as_pickled(found)

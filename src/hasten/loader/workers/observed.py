@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader import random_states
@@ -42,13 +43,25 @@ def observe(loader: Any, fetch: Callable[[], Any]) -> tuple[Any, Moves]:
     try:
         found = fetch()
     except Exception as error:
-        # Without this frame, which would hold what holds it.
-        found = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+        found = error
     after = random_states.read()
     changed = looked != _looks(loader) or hidden != private.read()
     stands = _positions()
     seeked = any(stands.get(name, place) != place for name, place in stood.items())
     return found, Moves(before, after, changed, seeked)
+
+
+def let_go(error: Exception) -> Exception:
+    """Return an exception that `observe` gave, held no more by frames that have handed it on.
+
+    The frames where it arose lead back to them; a cycle would keep a pass and its samples alive.
+    """
+    frame = error.__traceback__ and error.__traceback__.tb_frame
+    with suppress(RuntimeError):  # one that still runs
+        while frame is not None:
+            frame.clear()
+            frame = frame.f_back
+    return error
 
 
 class LastGlance:
