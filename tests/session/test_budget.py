@@ -22,6 +22,7 @@ from hasten.records import (
     Finding,
     Gate,
     Interval,
+    LeverReport,
     Outcome,
     Phase,
     Plan,
@@ -36,6 +37,7 @@ from hasten.records import (
 from hasten.report.events import Events
 from hasten.report.plan_state import State, state_of
 from hasten.session import Options, settlement, setup, tuning_session, watching
+from hasten.session.decisions import Decisions
 from hasten.session.examine import examine
 from hasten.session.measured_costs import costs_of
 from hasten.session.observe import observe
@@ -325,6 +327,32 @@ def others(ratio) -> Finding:
     """Return the finding that other processes take CPUs from the loop for a share of a step."""
     share = Interval(low_ratio=ratio, mid_ratio=ratio, high_ratio=ratio)
     return Finding(name=CONTENDED, share=share, message="Others compute.", remedy="End them.")
+
+
+def test_what_takes_cpus_and_won_no_race_stays_only_where_it_is_confirmed(
+    tuned, monkeypatch
+) -> None:
+    plant(monkeypatch, {**LEVERS, "brisk": replace(LEVERS["brisk"], shares_cpus=lambda _: True)})
+    monkeypatch.setattr(Decisions, "unshown", lambda self, plan: plan)
+    details = {"step_s": 0.1, "start_s": 15.0}
+    stopped = tuned(300.0, later_s=hangs_from(tuned, 80.0), **details).tuning
+    (row,) = (row for row in stopped.levers if row.lever == "brisk")
+    assert stopped.plan.settings
+    assert "brisk" not in dict(stopped.plan.settings)
+    assert "its race did not settle that" in row.why
+    assert "brisk" in dict(tuned(600.0, **details).tuning.plan.settings)
+
+
+@pytest.mark.parametrize(("low_ratio", "is_shown"), [(0.96, False), (1.02, True)])
+def test_a_lever_whose_interval_holds_no_gain_is_not_shown_to_gain(low_ratio, is_shown) -> None:
+    plan = Plan().with_lever("brisk", True).with_lever("early", True)
+    speedup = Interval(low_ratio=low_ratio, mid_ratio=1.13, high_ratio=1.3)
+    row = LeverReport(
+        lever="brisk", setting=True, outcome=Outcome.KEPT, why="", effect=Effect.EXACT,
+        speedup=speedup,
+    )  # fmt: skip
+    decisions = Decisions(rows=[row])
+    assert bool(decisions.unshown(plan).settings) is not is_shown
 
 
 @pytest.mark.parametrize("beside", [True, False])

@@ -57,6 +57,11 @@ class Decisions:
             for row in self.rows
         ]
 
+    def unshown(self, plan: Plan) -> Plan:
+        """Return the levers of a plan whose own race left open whether they gain anything."""
+        kept = [row for row in self.rows if row.outcome is Outcome.KEPT and row.speedup]
+        return plan.only(frozenset(r.lever for r in kept if r.speedup and not r.speedup.is_gain))
+
     def won_alone(self, plan: Plan) -> Plan:
         """Return the levers of a plan that won a race of their own; none if all of them did."""
         kept = [row for row in self.rows if row.outcome is Outcome.KEPT]

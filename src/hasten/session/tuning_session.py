@@ -226,6 +226,7 @@ class TuningSession:
         seen = last_about(plan, self._driver.history)
         if seen is not None and seen.pairs and unpaid(settlement.passes(plan, seen)):
             doubts["its first pass takes longer than steps gain"] = filling(plan)
+        doubts["its race did not settle that"] = sharing_cpus(self._decisions.unshown(plan))
         for why, levers in doubts.items():
             lost = Lost(Reason.NOT_RACED_AGAIN, f"faster, but {why}, and was not confirmed")
             self._decisions.lose(frozenset(dict(levers.settings)), Outcome.DROPPED, lost)
