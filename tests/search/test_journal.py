@@ -94,6 +94,15 @@ def test_a_search_goes_on_with_the_settings_and_the_shares_that_it_began_with(tm
     assert path.stat().st_size == size
 
 
+def test_a_journal_that_is_closed_writes_no_more(tmp_path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal.open(path, FINGERPRINT)
+    journal.close()
+    journal.append(FAILED)
+    journal.close()
+    assert Journal.open(path, FINGERPRINT).history == ()
+
+
 def test_a_disk_that_fills_up_costs_the_file_and_not_the_search(tmp_path, monkeypatch) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal.open(path, FINGERPRINT)

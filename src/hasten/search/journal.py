@@ -64,8 +64,8 @@ class Journal:
 
     def __post_init__(self) -> None:
         """Let go of the file with the journal."""
-        closes = () if self.descriptor is None else (self.descriptor,)
-        self._close = weakref.finalize(self, _close, *closes)
+        if self.descriptor is not None:
+            self._close = weakref.finalize(self, os.close, self.descriptor)
 
     @classmethod
     def open(cls, path: Path, fingerprint: Mapping[str, Any]) -> Journal:
@@ -100,8 +100,10 @@ class Journal:
         return found
 
     def close(self) -> None:
-        """Let another search go on from here."""
-        self._close()
+        """Write no more, and let another search go on from here."""
+        if self.descriptor is not None:
+            self.descriptor = None
+            self._close()
 
     def forget(self) -> None:
         """Remove the file: the search has come to its end."""
@@ -178,11 +180,6 @@ def _append(descriptor: int, line: bytes) -> None:
     if os.write(descriptor, data) < len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     os.fsync(descriptor)
-
-
-def _close(*descriptors: int) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:

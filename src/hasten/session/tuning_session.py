@@ -151,14 +151,14 @@ class TuningSession:
                     result = self._better(result)
                 elif self._driver.end_s > due_s:
                     result = _kept(result, self._driver, self._decisions)
+            self._watched.journal.forget()
+            return result
         except KeyboardInterrupt:
             return self._stopped(interrupted=True)
         except OutOfTime:
             return self._stopped()
         finally:
             self._watched.journal.close()
-        self._watched.journal.forget()
-        return result
 
     def _answer(self) -> Tuning:
         """Search, then prove and confirm what was found."""
