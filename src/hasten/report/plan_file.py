@@ -46,6 +46,7 @@ _SETTINGS = (".py", ".yaml", ".yml", ".toml")
 _REPORT_HEADING = "hasten tune"
 REDO = "Run `hasten tune` again to write a new one."
 _UNJUDGED = "No gate could judge what this plan does to the numbers: see its [evidence]."
+_MOVE_AWAY = "Choose another --plan, or move that file away."
 _WRITE_OVER = "Choose another --plan, or add --force to write over it."
 
 
@@ -141,7 +142,7 @@ def guard(path: Path, workload: Workload) -> None:
         if not _is_replaceable(report_path(plan)):
             raise UsageError(
                 f"{report_path(plan)} is there already and is not a report of hasten.",
-                remedy="Choose another --plan, or move that file away.",
+                remedy=_MOVE_AWAY,
             )
 
 
@@ -171,7 +172,7 @@ def guard_plan(path: Path, workload: Workload) -> None:
     if not {"schema", "plan"} <= content.keys():
         raise UsageError(
             f"{path} is there already and is not a plan of hasten.",
-            remedy="Choose another --plan, or move that file away.",
+            remedy=_MOVE_AWAY,
         )
     if "evidence" not in content:
         raise UsageError(

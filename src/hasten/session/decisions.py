@@ -59,12 +59,14 @@ class Decisions:
 
     def unshown(self, plan: Plan) -> Plan:
         """Return the levers of a plan whose own race left open whether they gain anything."""
-        kept = [row for row in self.rows if row.outcome is Outcome.KEPT and row.speedup]
-        return plan.only(frozenset(r.lever for r in kept if r.speedup and not r.speedup.is_gain))
+        return plan.only(self._raced_alone(gained=False))
 
     def won_alone(self, plan: Plan) -> Plan:
         """Return the levers of a plan that won a race of their own; none if all of them did."""
-        kept = [row for row in self.rows if row.outcome is Outcome.KEPT]
-        won = frozenset(row.lever for row in kept if row.speedup and row.speedup.is_gain)
-        rest = plan.only(won)
+        rest = plan.only(self._raced_alone(gained=True))
         return rest if rest != plan else plan.only(frozenset())
+
+    def _raced_alone(self, *, gained: bool) -> frozenset[str]:
+        """Return the levers of the plan whose own race showed a gain, or did not."""
+        kept = (row for row in self.rows if row.outcome is Outcome.KEPT)
+        return frozenset(r.lever for r in kept if r.speedup and r.speedup.is_gain is gained)
