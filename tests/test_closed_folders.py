@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from hasten.cli import app
 from hasten.errors import UsageError
 from hasten.records import Entry, Workload
-from hasten.report import archive, files, plan_file
+from hasten.report import archive, files, plan_places
 from hasten.workload import read_workload
 
 
@@ -55,7 +55,7 @@ def test_a_plan_in_it_is_none_of_ours(closed, monkeypatch):
     monkeypatch.setattr(io, "open", refuse)
     workload = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd=str(closed), python="python3")
     with pytest.raises(UsageError, match="is not a plan of hasten"):
-        plan_file.guard_plan(closed / "hasten.toml", workload)
+        plan_places.guard_plan(closed / "hasten.toml", workload)
 
 
 def test_a_plan_in_it_cannot_be_run(closed):

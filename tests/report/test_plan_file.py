@@ -14,7 +14,7 @@ from rich.console import Console
 from hasten import lever
 from hasten.errors import PlanError, UsageError
 from hasten.records import Budget, Entry, LossEnvelope, Plan, Reason, Torch
-from hasten.report import plan_file
+from hasten.report import plan_file, plan_places
 from hasten.report import text as text_report
 
 TODAY = datetime.date(2026, 1, 2)
@@ -80,7 +80,7 @@ def test_a_plan_is_data_and_is_refused_in_one_sentence(path, kind, workload):
         plan_file.read_plan(path)
     assert len(str(refused.value)) < 500
     with pytest.raises(UsageError):
-        plan_file.guard_plan(path, workload)
+        plan_places.guard_plan(path, workload)
 
 
 def test_what_a_plan_says_forges_no_line_of_ours(path, here):
@@ -368,53 +368,53 @@ def test_an_empty_plan_is_never_refused(saved, machine, workload):
 def test_a_foreign_file_is_never_written_over(path, content, workload):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UsageError, match="is not a plan of hasten"):
-        plan_file.guard_plan(path, workload)
+        plan_places.guard_plan(path, workload)
 
 
 def test_a_pipe_is_never_written_over(path, workload):
     os.mkfifo(path)
     with pytest.raises(UsageError, match="is not a plan of hasten"):
-        plan_file.guard_plan(path, workload)
+        plan_places.guard_plan(path, workload)
 
 
 def test_our_own_plan_may_be_written_over(path, saved, workload):
-    plan_file.guard_plan(path, workload)
-    plan_file.guard_plan(Path("/nonexistent/hasten.toml"), workload)
-    plan_file.guard_plan(path, replace(workload, argv=("train.py", "--other", "argument")))
+    plan_places.guard_plan(path, workload)
+    plan_places.guard_plan(Path("/nonexistent/hasten.toml"), workload)
+    plan_places.guard_plan(path, replace(workload, argv=("train.py", "--other", "argument")))
     assert saved.plan
 
 
 @pytest.mark.parametrize("name", ["k-report.txt", "k-unconfirmed-report.txt"])
 def test_a_text_that_is_no_report_is_never_written_over(tmp_path, tuning, workload, name):
     plan_path, text = tmp_path / "k.toml", tmp_path / name
-    plan_file.guard(plan_path, workload)
+    plan_places.guard(plan_path, workload)
     text.write_text("The report of my training.\n")
     with pytest.raises(UsageError, match=rf"{name} is there already and is not a report"):
-        plan_file.guard(plan_path, workload)
+        plan_places.guard(plan_path, workload)
     page = text_report.render_tuning(tuning, plan_path=plan_path, snippets={})
     with text.open("w") as file:
         Console(file=file, width=80).print(page)
-    plan_file.guard(plan_path, workload)
+    plan_places.guard(plan_path, workload)
 
 
 def test_an_unconfirmed_plan_of_another_script_is_not_written_over(tmp_path, tuning, workload):
     other = replace(workload, argv=("other.py",))
     aside = tmp_path / "k-unconfirmed.toml"
     plan_file.write_plan(aside, tuning, snippets={}, today=TODAY)
-    plan_file.guard(tmp_path / "k.toml", workload)
+    plan_places.guard(tmp_path / "k.toml", workload)
     with pytest.raises(UsageError, match=r"k-unconfirmed\.toml is the plan of another script"):
-        plan_file.guard(tmp_path / "k.toml", other)
+        plan_places.guard(tmp_path / "k.toml", other)
 
 
 def test_the_plan_of_another_script_is_not_written_over(path, tuning, workload):
     plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
     other = replace(workload, argv=("other.py",))
     with pytest.raises(UsageError, match=r"is the plan of another script: train\.py") as caught:
-        plan_file.guard_plan(path, other)
+        plan_places.guard_plan(path, other)
     assert "--force" in caught.value.remedy
     empty = replace(tuning, plan=Plan())
     plan_file.write_plan(path, empty, snippets={}, today=TODAY)
-    plan_file.guard_plan(path, other)  # nothing is lost
+    plan_places.guard_plan(path, other)  # nothing is lost
 
 
 def test_a_namesake_in_another_folder_is_another_script(path, tuning, workload, machine, tmp_path):
@@ -427,14 +427,14 @@ def test_a_namesake_in_another_folder_is_another_script(path, tuning, workload, 
     own = replace(tuning, workload=here)
     plan_file.write_plan(path, own, snippets={}, today=TODAY)
     saved = plan_file.read_plan(path)
-    plan_file.guard_plan(path, here)
+    plan_places.guard_plan(path, here)
     with pytest.raises(UsageError, match=r"is the plan of another script: a/train\.py"):
-        plan_file.guard_plan(path, there)
+        plan_places.guard_plan(path, there)
     (found,) = [one for one in plan_file.differences(saved, machine, there) if one.refuses]
     assert found.message == "The plan was tuned for a/train.py, and this is b/train.py."
     (tmp_path / "a" / "train.py").unlink()  # it was moved, and edited since
     assert not any(one.refuses for one in plan_file.differences(saved, machine, there))
-    plan_file.guard_plan(path, there)
+    plan_places.guard_plan(path, there)
 
 
 ENVELOPE = LossEnvelope(

@@ -23,7 +23,7 @@ from hasten.records import (
     Torch,
     Traits,
 )
-from hasten.report import plan_file
+from hasten.report import plan_file, plan_places
 from hasten.report.plan_state import State, state_of
 
 TODAY = datetime.date(2026, 1, 2)
@@ -141,7 +141,7 @@ def test_a_failed_plan_without_levers_is_never_refused(path, tuning):
 def test_what_is_better_proved_stays_where_it_is(path, tuning):
     aside = path.with_name("hasten-unconfirmed.toml")
     unproved, proved = stopped(tuning), stopped(tuning, proved=True)
-    assert plan_file.place_for(path, unproved) == path
+    assert plan_places.place_for(path, unproved) == path
     for there, now, place in (
         (tuning, proved, aside),
         (tuning, unproved, aside),
@@ -152,14 +152,14 @@ def test_what_is_better_proved_stays_where_it_is(path, tuning):
         (tuning, tuning, path),
     ):
         write(path, there)
-        assert plan_file.place_for(path, now) == place
+        assert plan_places.place_for(path, now) == place
 
 
 def test_a_plan_of_another_script_that_has_come_since_is_written_over_by_force_alone(path, tuning):
     write(path, replace(tuning, workload=replace(tuning.workload, argv=("other.py",))))
     for now in (tuning, stopped(tuning)):
-        assert plan_file.place_for(path, now) != path
-        assert plan_file.place_for(path, now, force=True) == path
+        assert plan_places.place_for(path, now) != path
+        assert plan_places.place_for(path, now, force=True) == path
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -169,11 +169,11 @@ def test_what_was_lost_for_want_of_evidence_does_not_replace_a_confirmed_plan(pa
     undecided = reason in ("hidden", "launches-differ", "not-raced-again", "unproved")
     untried = reason in ("no-time", "excluded")
     write(path, tuning)
-    assert (plan_file.place_for(path, nothing) != path) is (undecided or untried)
+    assert (plan_places.place_for(path, nothing) != path) is (undecided or untried)
     assert (state_of(nothing) is State.UNPROVED) is undecided
-    assert plan_file.place_for(path, replace(tuning, levers=(lost,))) == path
+    assert plan_places.place_for(path, replace(tuning, levers=(lost,))) == path
     only_applied = replace(tuning, applied=tuning.plan, speedup=None, levers=(lost,))
-    assert (plan_file.place_for(path, only_applied) != path) is (undecided or untried)
+    assert (plan_places.place_for(path, only_applied) != path) is (undecided or untried)
 
 
 def test_a_plan_of_what_was_set_alone_with_nothing_to_prove_is_no_unproved_one(tuning) -> None:
@@ -185,14 +185,14 @@ def test_a_plan_of_what_was_set_alone_with_nothing_to_prove_is_no_unproved_one(t
 @pytest.mark.parametrize("text", ["schema = 1\n[plan]\n", "schema = [", "[project]\n"])
 def test_a_file_of_somebody_s_stays_where_it_is(path, tuning, text):
     path.write_text(text)
-    assert plan_file.place_for(path, stopped(tuning)) != path
-    assert plan_file.place_for(path, tuning) == path
+    assert plan_places.place_for(path, stopped(tuning)) != path
+    assert plan_places.place_for(path, tuning) == path
 
 
 def test_a_plan_by_hand_is_called_one_and_told_how_to_write_over_it(path, workload):
     path.write_text("schema = 1\n[plan]\nintra_op_threads = 2\n")
     with pytest.raises(UsageError, match="written or edited by hand") as caught:
-        plan_file.guard_plan(path, workload)
+        plan_places.guard_plan(path, workload)
     assert "--force" in caught.value.remedy
 
 

@@ -189,7 +189,7 @@ def tune(
     This writes a plan, which `hasten run` applies, and a report. The script is not edited.
     """
     from hasten import session
-    from hasten.report import document, plan_file
+    from hasten.report import document, plan_file, plan_places
     from hasten.report.combined_watcher import CombinedWatcher
 
     path = plan or PLAN
@@ -201,7 +201,7 @@ def tune(
     )  # fmt: skip
     workload = read_workload(script, python=python)
     if not force:
-        plan_file.guard(path, workload)
+        plan_places.guard(path, workload)
     with telling(context, events, workload) as told:
         with view(quiet=quiet, progress=progress, budget_s=options.budget_s) as screen:
             tuning = session.tune(workload, options, CombinedWatcher(told, screen))

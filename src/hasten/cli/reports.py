@@ -133,10 +133,10 @@ def leave(
     """
     from datetime import date
 
-    from hasten.report import plan_file
+    from hasten.report import plan_file, plan_places
 
-    path = plan_file.place_for(path, tuning, force=force)
-    report_path = plan_file.report_path(path)
+    path = plan_places.place_for(path, tuning, force=force)
+    report_path = plan_places.report_path(path)
     snippets = _snippets(tuning)
     page = _page(tuning, path, full=True)
     try:

@@ -10,7 +10,6 @@ warning. A plan without levers changes nothing, so it is never refused.
 from __future__ import annotations
 
 import hashlib
-import os
 import reprlib  # values in a file may be long
 import shlex
 import sys
@@ -22,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten import lever
-from hasten.errors import PlanError, UsageError, shown
+from hasten.errors import PlanError, shown
 from hasten.records import Entry, LossEnvelope, Outcome, Plan
 from hasten.report.document import utf8
 from hasten.report.evidence_table import doubt, evidence_table, read_judged, read_state
 from hasten.report.files import write_atomically
-from hasten.report.plan_state import State, state_of
+from hasten.report.plan_state import State
 from hasten.report.wording import EFFECTS, PLAN_NAME, command_line, granted, interval, words
 
 if TYPE_CHECKING:
@@ -43,11 +42,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _HASH_COUNT = 16  # of its digits
 _SETTINGS = (".py", ".yaml", ".yml", ".toml")
-_REPORT_HEADING = "hasten tune"
 REDO = "Run `hasten tune` again to write a new one."
 _UNJUDGED = "No gate could judge what this plan does to the numbers: see its [evidence]."
-_MOVE_AWAY = "Choose another --plan, or move that file away."
-_WRITE_OVER = "Choose another --plan, or add --force to write over it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,68 +118,6 @@ def write_plan(path: Path, tuning: Tuning, *, snippets: Mapping[str, str], today
     write_atomically(path, tomlkit.dumps(document))
 
 
-def report_path(path: Path) -> Path:
-    """Return where the full report lies that belongs to a plan."""
-    return path.with_name(f"{path.stem}-report.txt")
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f"{path.stem}-unconfirmed{path.suffix}")
-
-
-def guard(path: Path, workload: Workload) -> None:
-    """Refuse to overwrite what a tuning may write over and what it has not written for this script.
-
-    Raises:
-        UsageError: a plan or report there, or beside it, is another script's or no file of ours.
-    """
-    for plan in (path, _aside(path)):
-        guard_plan(plan, workload)
-        if not _is_replaceable(report_path(plan)):
-            raise UsageError(
-                f"{report_path(plan)} is there already and is not a report of hasten.",
-                remedy=_MOVE_AWAY,
-            )
-
-
-def _is_replaceable(report: Path) -> bool:
-    """Return whether a report may be written there: nothing is there, or an older report."""
-    try:
-        if not report.is_file():
-            return not os.path.lexists(report)
-        with report.open(encoding="utf-8", errors="replace") as text:
-            return text.read(len(_REPORT_HEADING)) == _REPORT_HEADING
-    except OSError:
-        return False
-
-
-def guard_plan(path: Path, workload: Workload) -> None:
-    """Refuse to overwrite a file that is not a plan of ours for this script.
-
-    Raises:
-        UsageError: the file is something else, a plan written by hand, or another script's.
-    """
-    try:
-        content = _parsed(path) if path.is_file() or not os.path.exists(path) else {}
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, RecursionError):
-        content = {}
-    if not {"schema", "plan"} <= content.keys():
-        raise UsageError(
-            f"{path} is there already and is not a plan of hasten.",
-            remedy=_MOVE_AWAY,
-        )
-    if "evidence" not in content:
-        raise UsageError(
-            f"{path} is a plan that was written or edited by hand: it has no [evidence].",
-            remedy=_WRITE_OVER,
-        )
-    if other := other_script(path, workload):
-        problem = f"{path} is the plan of another script: {shown(other)}."
-        raise UsageError(problem, remedy=_WRITE_OVER)
-
-
 def other_script(path: Path, workload: Workload) -> str:
     """Return the script whose plan lies there, empty if it is that of this one, or of none."""
     try:
@@ -193,27 +127,6 @@ def other_script(path: Path, workload: Workload) -> str:
     tuned = _tuned(saved, _spelt(workload))
     then, now = _compared(saved, tuned, _spelt(workload)) if tuned else ("", "")
     return then if saved.plan.settings and then != now else ""
-
-
-def place_for(path: Path, tuning: Tuning, *, force: bool = False) -> Path:
-    """Return where to write the plan of a tuning.
-
-    The plan of an undecided tuning goes beside a plan that is better proved, or beside a file
-    that does not give its state, such as one written by hand. So does an empty plan, where levers
-    were left untried. One of another script that has come there since is written over by `force`.
-    """
-    if other_script(path, tuning.workload):
-        return path if force else _aside(path)
-    is_empty = tuning.is_partial and tuning.finds_nothing
-    if not (tuning.undecided or is_empty) or not path.is_file():
-        return path
-    try:
-        there = read_plan(path).state
-    except PlanError:
-        there = None
-    if there is not None and there.strength_index <= state_of(tuning).strength_index:
-        return path
-    return _aside(path)
 
 
 def read_plan(path: Path) -> SavedPlan:
@@ -439,13 +352,14 @@ def _files_and_modules(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def parsed(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file."""
     return tomllib.loads(path.read_text("utf-8"))
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return _parsed(path)
+        return parsed(path)
     except FileNotFoundError as error:
         remedy = f"Run `hasten tune` first, which writes {PLAN_NAME}, or name another --plan."
         raise PlanError(f"There is no plan at {path}.", remedy=remedy) from error
