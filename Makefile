@@ -39,8 +39,8 @@ slow: $(READY) system
 	PYTHONPATH=$(LAGGARD) $(BIN)/pytest -q -m measures --reruns 1 tests/accelerator
 
 # What tests need of the system: a browser for the HTML report, a compiler, an allocator to preload,
-# another user. A test whose part is missing is skipped, and fails where CI is set.
-PROGRAMS := chromium:chromium g++:g++ setpriv:util-linux /usr/bin/python3:python3
+# another user, a Slurm to submit jobs to. A test whose part is missing is skipped, and fails where CI is set.
+PROGRAMS := chromium:chromium g++:g++ setpriv:util-linux /usr/bin/python3:python3 slurmd:slurm-wlm munged:munge ip:iproute2
 system:
 	@need=; for pair in $(PROGRAMS); do command -v $${pair%%:*} >/dev/null || need="$$need $${pair#*:}"; done; \
 	ldconfig -p | grep -q libjemalloc || need="$$need libjemalloc2"; \

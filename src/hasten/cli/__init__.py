@@ -54,6 +54,7 @@ from hasten.cli.reports import (
     print_page,
     report,
 )
+from hasten.cli.submission import submit
 from hasten.cli.watching import telling, view
 from hasten.errors import PlanError, UsageError
 from hasten.records import Effect, Plan, Workload
@@ -252,6 +253,7 @@ def run(
     session.run(workload, chosen, envelope, saved.assumed | options.assumed)
 
 
+app.command(cls=Command)(submit)
 app.command(cls=Command)(report)
 
 

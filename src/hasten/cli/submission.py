@@ -1,0 +1,171 @@
+"""`hasten submit`: a job of Slurm that trains under the plan."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hasten.cli.arguments import (  # noqa: TC001  # typer reads them
+    Force,
+    Interpreter,
+    PlanPath,
+    Words,
+)
+from hasten.cli.reports import PLAN
+from hasten.errors import PlanError, UsageError
+from hasten.records import Entry
+from hasten.workload import read_workload
+
+if TYPE_CHECKING:
+    from hasten.records import Workload
+    from hasten.report.plan_file import SavedPlan
+
+# What the job says by itself; with these, the nodes would train apart.
+_SET_BY_JOB = (
+    "--standalone",
+    "--nnodes",
+    "--node-rank",
+    "--master-addr",
+    "--master-port",
+    "--rdzv",
+)
+
+
+def submit(
+    script: Words,
+    *,
+    nodes: Annotated[int, typer.Option(min=1, metavar="COUNT", help="How many nodes.")] = 1,
+    tasks: Annotated[
+        int,
+        typer.Option(
+            "--tasks-per-node",
+            min=1,
+            metavar="COUNT",
+            help="How many processes on each node; each is told its rank as by torchrun.",
+        ),
+    ] = 1,
+    cores: Annotated[
+        int | None,
+        typer.Option(
+            "--cpus-per-task",
+            min=1,
+            metavar="COUNT",
+            help="CPUs of each process.",
+            show_default="those of the plan",
+        ),
+    ] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPTION", help="An option for sbatch: --sbatch --time=12:00:00. Repeatable."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the job script; submit nothing.")
+    ] = False,
+    plan: PlanPath = None,
+    force: Force = False,
+    python: Interpreter = sys.executable,
+) -> None:
+    """Submit a Slurm job that trains under the plan.
+
+    Each process of the job is `hasten run`. Where there are several, the script has to train with
+    torch.distributed, or the program be torchrun, started once on each node.
+    """
+    from hasten.report.slurm_job import SlurmJob
+
+    workload = read_workload(script, python=python)
+    if workload.entry is Entry.COMMAND:
+        _check_launcher(workload, nodes=nodes, tasks=tasks)
+    path = plan or PLAN
+    job = SlurmJob(
+        command=_command(workload, path, force=force),
+        node_count=nodes,
+        task_count=tasks,
+        core_count=_core_count(path, workload, cores, force=force),
+        options=sbatch or (),
+        name=PurePath(workload.argv[0]).stem,
+    )
+    if dry_run:
+        typer.echo(job.script, nl=False)
+        return
+    raise typer.Exit(_hand_in(job.script))
+
+
+def _command(workload: Workload, path: Path, *, force: bool) -> list[str]:
+    from hasten.report.wording import words
+
+    own = [sys.executable, "-m", "hasten", "run", "--plan", os.path.abspath(path)]
+    if force:
+        own.append("--force")
+    if workload.python != sys.executable and workload.entry is not Entry.COMMAND:
+        own += ["--python", workload.python]
+    return [*own, *words(workload)]
+
+
+def _core_count(path: Path, workload: Workload, asked: int | None, *, force: bool) -> int:
+    """Return the CPUs of each process, after a look at what would stop the job at its start."""
+    from hasten.report.plan_file import other_script
+
+    known = _read(path).machine.get("cores")
+    if (other := other_script(path, workload)) and not force:
+        remedy = "Run `hasten tune` with this script first, name its plan with --plan, or --force."
+        raise PlanError(f"{path} is the plan of {other}.", remedy=remedy)
+    if not isinstance(known, int):
+        if asked is None:
+            remedy = "Add --cpus-per-task."
+            raise UsageError(f"{path} does not say for how many cores it was tuned.", remedy=remedy)
+        return asked
+    if asked not in (None, known) and not force:
+        raise PlanError(
+            f"The plan was tuned for {known} cores, and each process would have {asked}.",
+            remedy="Leave out --cpus-per-task, run `hasten tune` on so many cores, or add --force.",
+        )
+    return asked or known
+
+
+def _read(path: Path) -> SavedPlan:
+    from hasten.report.plan_file import read_plan
+
+    if not path.exists():
+        remedy = "Run `hasten tune` with your script first, on a node of the kind that trains."
+        raise UsageError(f"There is no plan: {path} does not exist.", remedy=remedy)
+    return read_plan(path)
+
+
+def _check_launcher(workload: Workload, *, nodes: int, tasks: int) -> None:
+    """Refuse a program that starts processes by itself in a way that the job cannot join.
+
+    Raises:
+        UsageError: it would train several times over.
+    """
+    if nodes * tasks == 1 or not any("torch" in word for word in workload.argv):
+        return
+    if tasks > 1:
+        raise UsageError(
+            f"{workload.argv[0]} starts the processes of a node itself, and would do so in each "
+            f"of {tasks} tasks.",
+            remedy="Leave out --tasks-per-node, or name the script in place of the launcher.",
+        )
+    for word in workload.argv:
+        if word.endswith(".py"):
+            return
+        if word.replace("_", "-").startswith(_SET_BY_JOB):
+            remedy = "Leave it out: the job tells torchrun its nodes by PET_NNODES and the like."
+            raise UsageError(f"With {word} the nodes would not meet.", remedy=remedy)
+
+
+def _hand_in(text: str) -> int:
+    """Give a job script to sbatch; return its exit code."""
+    try:
+        return subprocess.run(["sbatch"], input=text.encode(), check=False).returncode
+    except FileNotFoundError:
+        raise UsageError(
+            "There is no sbatch here.",
+            remedy="Submit from a login node, or write the job script with --dry-run.",
+        ) from None
