@@ -283,6 +283,16 @@ def test_a_run_that_is_slower_than_without_levers_is_told_once() -> None:
     assert len(heard) == 1
 
 
+def test_steps_that_wait_for_other_machines_are_not_called_slow(monkeypatch) -> None:
+    rank = Rank(number=0, local_count=1, total_count=2)
+    monkeypatch.setattr("hasten.instrument.loss_guard.own_rank", lambda: rank)
+    watch, heard = watched(), []
+    known = LossEnvelope(step_s=1e-9)
+    Guard(watch, known, astray=lambda *w: None, slow=lambda *seconds: heard.append(seconds))
+    supervised(watch.live, steps=STEP_COUNT + 2)
+    assert not heard
+
+
 def test_the_draws_of_the_script_stay_as_they_are() -> None:
     def last_draw(guarded):
         torch.manual_seed(3)
