@@ -5,8 +5,7 @@ pattern that it looks for and requires a measurement: what looks slow but costs 
 reported.
 """
 
-from hasten.diagnose.case import Case
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.discover import diagnose, discover
-from hasten.diagnose.symptom import Symptom
 
 __all__ = ["Case", "Symptom", "diagnose", "discover"]

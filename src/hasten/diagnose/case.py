@@ -1,4 +1,4 @@
-"""Everything known about a script when its findings are determined."""
+"""Everything known about a script when its findings are determined, and what determines them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hasten.diagnose.shares import ratio_of
 from hasten.records import Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from hasten.records import HotLine, Interval, Machine, Profile, Step
+    from hasten.records import Finding, HotLine, Interval, Machine, Profile, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,3 +80,22 @@ class Case:
         if len(walls) < 2 or not sum(walls):
             return None
         return ratio_of(seconds[: len(walls)], walls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptom:
+    """One cause of lost time that can be recognized from what was measured.
+
+    Attributes:
+        name: the id of its findings; that of their page, whose title says what users notice.
+        find: returns the finding, or None if the case does not show it or a fact is unknown.
+        on_host: host work inside a step, which costs nothing while an accelerator is
+            still busy with work queued earlier.
+        explained_by: names of symptoms that say more about the same time: it is left out where
+            one of them accounts for half of its share.
+    """
+
+    name: str
+    find: Callable[[Case], Finding | None]
+    on_host: bool = False
+    explained_by: frozenset[str] = frozenset()

@@ -12,8 +12,7 @@ from hasten.diagnose import families
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hasten.diagnose.case import Case
-    from hasten.diagnose.symptom import Symptom
+    from hasten.diagnose.case import Case, Symptom
     from hasten.records import Finding
 
 _EXPLAINED_RATIO = 0.5

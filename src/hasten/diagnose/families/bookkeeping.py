@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import (
     calls_a_step,
     exposed_share,
@@ -14,14 +15,12 @@ from hasten.diagnose.costs import (
     share_of,
 )
 from hasten.diagnose.shares import is_worth_telling
-from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding, Phase
 from hasten.units import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.diagnose.case import Case
     from hasten.records import Interval
 
 _LEAST_TENSORS_COUNT = 20

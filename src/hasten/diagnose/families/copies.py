@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import exposed_share, places_of
 from hasten.diagnose.shares import is_worth_telling
-from hasten.diagnose.symptom import Symptom
 from hasten.records import LEAST_RATIO, Finding
 from hasten.units import percent, size
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from hasten.diagnose.case import Case
     from hasten.records import Interval
 
 

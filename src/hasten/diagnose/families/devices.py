@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.shares import is_worth_telling
-from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding, Phase
 from hasten.units import percent
 
 if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
     from hasten.records import Torch
 
 _COMPUTED = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)

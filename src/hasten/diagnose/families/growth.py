@@ -7,16 +7,15 @@ from math import sqrt
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import places_of
 from hasten.diagnose.shares import NORMAL_95
-from hasten.diagnose.symptom import Symptom
 from hasten.records import LEAST_RATIO, Finding, Interval, Phase
 from hasten.units import duration, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.diagnose.case import Case
     from hasten.records import Step
 
 _LEAST_STEPS_COUNT = 24

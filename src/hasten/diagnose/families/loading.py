@@ -7,6 +7,7 @@ from math import ceil
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import places_in, places_of
 from hasten.diagnose.data_wait import (
     busy_ratio,
@@ -17,14 +18,12 @@ from hasten.diagnose.data_wait import (
     waits_s,
 )
 from hasten.diagnose.shares import is_worth_telling, ratio_of
-from hasten.diagnose.symptom import Symptom
 from hasten.records import LEAST_RATIO, Finding, Interval
 from hasten.units import duration, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hasten.diagnose.case import Case
     from hasten.records import Place
 
 _BUSY_RATIO = 0.7

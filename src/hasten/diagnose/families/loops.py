@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import quiet_step_s
 from hasten.diagnose.shares import is_worth_telling, sampled_share
-from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding, Phase
 from hasten.units import duration, percent
 
 if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
     from hasten.records import HotLine
 
 _PHASES = {Phase.FORWARD, Phase.LOSS, Phase.OTHER}

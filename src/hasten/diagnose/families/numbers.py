@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import operation_s, places_in, quiet_step_s, share_of
-from hasten.diagnose.symptom import Symptom
 from hasten.records import LEAST_RATIO, Finding, Interval
 from hasten.units import duration, percent, times
-
-if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
 
 _LEAST_SPEED_RATIO = 1.2
 _LEAST_BYTES_RATIO = 0.5  # bytes of a float32 number by those of a float64

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import places_of, quiet_share
 from hasten.diagnose.shares import is_worth_telling, ratio_of
-from hasten.diagnose.symptom import Symptom
 from hasten.records import LEAST_RATIO, Finding, Phase
 from hasten.units import duration, percent
-
-if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
 
 
 def _eval_with_grad(case: Case) -> Finding | None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import quiet_share
 from hasten.diagnose.shares import is_worth_telling
-from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding
 from hasten.units import percent, size
-
-if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
 
 
 def _data_parallel(case: Case) -> Finding | None:

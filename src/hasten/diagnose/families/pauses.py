@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.shares import is_worth_telling
-from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding
 from hasten.units import percent
-
-if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
 
 
 def _gc_pauses(case: Case) -> Finding | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from os.path import basename
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.cpu_wait import blamed_share, quota_share, read_rivals
 from hasten.diagnose.shares import is_worth_telling
-from hasten.diagnose.symptom import Symptom
 from hasten.records import CONTENDED, LEAST_RATIO, Finding, Interval
 from hasten.units import counted, percent, times
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from hasten.diagnose.case import Case
 
 _USED_RATIO = 0.01
 _SLOW_RATIO, _CAPPED_RATIO = 0.8, 0.95

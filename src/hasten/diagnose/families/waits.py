@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import calls_a_step, exposed_share, places_of
 from hasten.diagnose.shares import is_worth_telling
-from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding
 from hasten.units import percent
-
-if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
 
 _REMEDIES = {
     "synchronize": "Leave out synchronize(), and time the device with events or over many steps.",
