@@ -1,18 +1,23 @@
-"""Accelerators that a script does not use."""
+"""Accelerators that are not used, that the loop waits for, or that are fed by slow copies."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from hasten.diagnose.case import Case, Symptom
+from hasten.diagnose.costs import calls_a_step, exposed_share, places_of
 from hasten.diagnose.shares import is_worth_telling
 from hasten.records import Finding, Phase
-from hasten.units import percent
+from hasten.units import percent, size
 
 if TYPE_CHECKING:
     from hasten.records import Torch
 
 _COMPUTED = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
+_WAIT_REMEDIES = {
+    "synchronize": "Leave out synchronize(), and time the device with events or over many steps.",
+    "empty_cache": "Leave out empty_cache(): torch uses the memory that it keeps again.",
+}
 
 
 def _accelerator_unused(case: Case) -> Finding | None:
@@ -40,4 +45,78 @@ def _idle(torch: Torch) -> str:
     return f"{names} has nothing to do" if count < 2 else f"{count} of {names} have nothing to do"
 
 
-SYMPTOMS = (Symptom(name="accelerator-unused", find=_accelerator_unused),)
+def _synchronize_in_loop(case: Case) -> Finding | None:
+    """Find synchronize() and empty_cache() in the loop, by the time that the device then idles."""
+    told = {name: case.found.get(f"waits.{name}_s", ()) for name in _WAIT_REMEDIES}
+    share = exposed_share(case, told["empty_cache"], told["synchronize"])
+    if not is_worth_telling(share):
+        return None
+    names = sorted((name for name in told if any(told[name])), key=lambda name: -sum(told[name]))
+    count = case.found.get("waits.calls_count", 0.0)
+    return Finding(
+        share=share,
+        message=f"The loop calls {' and '.join(names)} ({calls_a_step(count)}), and the "
+        "accelerator then has nothing to do until the loop comes to its next work: "
+        f"{percent(share.mid_ratio)} of a step.",
+        remedy=_WAIT_REMEDIES[names[0]],
+        places=places_of(case.found.get("waits.places", ())),
+    )
+
+
+def _copies(case: Case, kind: str, *, message: str, remedy: str) -> Finding | None:
+    """Return the finding for one kind of copy, if it costs the loop time."""
+    told = case.found.get(f"copies.{kind}")
+    if not told:
+        return None
+    seconds = told["step_s"]
+    on_host = kind == "pinning"
+    share = exposed_share(case, seconds, [0.0] * len(seconds)) if on_host else case.share(seconds)
+    if not is_worth_telling(share):
+        return None
+    return Finding(
+        share=share,
+        message=message.format(size=size(int(told["step_bytes"])), share=percent(share.mid_ratio)),
+        remedy=remedy,
+        places=places_of(told["lines"]),
+    )
+
+
+def _pinned_memory_missing(case: Case) -> Finding | None:
+    """Find copies from pageable memory."""
+    return _copies(
+        case,
+        "pageable",
+        message="Copies of {size} a step to the accelerator start in memory that is not pinned: "
+        "the copies alone take {share} of a step.",
+        remedy="Give the DataLoader pin_memory=True and copy with non_blocking=True.",
+    )
+
+
+def _blocking_copies(case: Case) -> Finding | None:
+    """Find copies from pinned memory that the loop waits for."""
+    return _copies(
+        case,
+        "blocking",
+        message="The loop waits for copies of {size} a step to the accelerator, although their "
+        "memory is pinned: {share} of a step.",
+        remedy="Copy with non_blocking=True.",
+    )
+
+
+def _pinned_memory_useless(case: Case) -> Finding | None:
+    """Find memory that is pinned by hand in the loop."""
+    return _copies(
+        case,
+        "pinning",
+        message="The loop pins {size} a step by hand, which takes {share} of it.",
+        remedy="Leave out .pin_memory(), and give the DataLoader pin_memory=True.",
+    )
+
+
+SYMPTOMS = (
+    Symptom(name="accelerator-unused", find=_accelerator_unused),
+    Symptom(name="synchronize-in-loop", find=_synchronize_in_loop),
+    Symptom(name="pinned-memory-missing", find=_pinned_memory_missing),
+    Symptom(name="blocking-copies", find=_blocking_copies),
+    Symptom(name="pinned-memory-useless", find=_pinned_memory_useless),
+)
