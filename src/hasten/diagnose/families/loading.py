@@ -125,8 +125,9 @@ def _idle_workers(case: Case) -> Finding | None:
     lost_ratio = (wait_s - made_s) / waited_s if waited_s else 0.0
     share = scaled(waits, max(0.0, min(1.0, lost_ratio)))
     if share.mid_ratio >= LEAST_RATIO:
-        cpu_s = case.found.get("loading.worker_cpu_s")
-        spent = "" if cpu_s is None else f"; the workers spend {duration(cpu_s)} of CPU time on it"
+        run_s = sum(worker["run_s"] for worker in case.found.get("workers.each", ()))
+        cpu_s = run_s / max(1, len(case.steps) * loader.step_batch_count)
+        spent = f"; the workers spend {duration(cpu_s)} of CPU time on it" if cpu_s else ""
         return Finding(
             share=share,
             message=(
@@ -145,7 +146,7 @@ def _idle_workers(case: Case) -> Finding | None:
 def _surplus(case: Case, count: int, busy: float) -> Finding | None:
     """Find more workers than are needed, by the memory that they hold."""
     needed = max(1, ceil(_ROOM_RATIO * busy * count))
-    each_bytes = case.found.get("loading.worker_bytes")
+    each_bytes = case.found.get("workers.private_bytes")
     if each_bytes is None or (count - needed) * each_bytes < _SURPLUS_BYTES:
         return None
     return Finding(
