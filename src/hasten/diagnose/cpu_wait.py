@@ -72,34 +72,23 @@ def quota_share(case: Case) -> Interval | None:
     return case.share_of_all([min(pair) for pair in zip(waits, held, strict=False)])
 
 
-def wait_share(case: Case, part_ratio: float = 1.0) -> Interval | None:
-    """Return the share of all time in which the loop's thread waited for others to free a CPU.
+def blamed_share(case: Case, *names: str) -> Interval | None:
+    """Return the share of all time in which the loop's thread waited for some rivals.
+
+    The waits are divided in proportion to each rival's demand for CPUs; what a quota held up is
+    not blamed on them.
 
     Args:
         case: the case.
-        part_ratio: the fraction of these waits to count.
+        names: `team` or `others`.
     """
-    waits = case.found.get("processors.waits_s", ())
-    if not waits:
+    rivals, waits = read_rivals(case), case.found.get("processors.waits_s", ())
+    if rivals is None or not rivals.total_ratio or not waits:
         return None
+    wanted_ratio = sum(getattr(rivals, f"{name}_ratio") for name in names) / rivals.total_ratio
     held = case.found.get("processors.throttled_s") or [0.0] * len(waits)
     pairs = zip(waits, held, strict=False)
-    return case.share_of_all([part_ratio * max(0.0, wait - by_quota) for wait, by_quota in pairs])
-
-
-def blamed_share(case: Case, rival: str) -> Interval | None:
-    """Return the share of all time in which the loop's thread waited because of one rival.
-
-    The waits are divided in proportion to each rival's demand for CPUs.
-
-    Args:
-        case: the case.
-        rival: `team`, `workers` or `others`.
-    """
-    rivals = read_rivals(case)
-    if rivals is None or not rivals.total_ratio:
-        return None
-    return wait_share(case, getattr(rivals, f"{rival}_ratio") / rivals.total_ratio)
+    return case.share_of_all([wanted_ratio * max(0.0, wait - by_quota) for wait, by_quota in pairs])
 
 
 def taken_ratio(case: Case) -> float:
