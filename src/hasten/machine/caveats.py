@@ -155,21 +155,17 @@ def interop_above_budget(machine: Machine, env: Mapping[str, str]) -> Told | Non
 
 
 def odd_thread_setting(machine: Machine, env: Mapping[str, str]) -> Told | None:
-    """OMP_NUM_THREADS is not a number, or differs from the budget where torch was not asked.
-
-    Where torch reported its threads, other caveats already name what a difference causes.
-    """
+    """OMP_NUM_THREADS is no number; what another number causes, the threads of torch tell."""
     setting = env.get("OMP_NUM_THREADS", "").strip()
     if not setting:
         return None
     first = whole(setting.split(",")[0])
-    budget = _budget(machine)
-    remedy = f"Set it to {budget or 'a whole number'}, or unset it."
-    if first is None or first < 1:
-        return f"OMP_NUM_THREADS is {setting!r}, which is no number of threads.", remedy
-    if machine.torch is not None or budget in (None, first):
+    if first is not None and first >= 1:
         return None
-    return f"OMP_NUM_THREADS is {setting!r}, the budget {counted(budget, 'core')}.", remedy
+    return (
+        f"OMP_NUM_THREADS is {setting!r}, which is no number of threads.",
+        f"Set it to {_budget(machine) or 'a whole number'}, or unset it.",
+    )
 
 
 def bound_threads(machine: Machine, env: Mapping[str, str]) -> Told | None:
