@@ -46,13 +46,9 @@ class Case:
         return [index for index in range(len(self.steps)) if index not in timed]
 
     def share(self, seconds: Sequence[float]) -> Interval | None:
-        """Return the share of the examined steps that a part of each step took.
+        """Return the share of the examined steps that a part of each took, in order.
 
-        Args:
-            seconds: of that part in each examined step, in order.
-
-        Returns:
-            The ratio of the sums with its 95% interval; None on fewer than two steps.
+        It is the ratio of the sums with its 95% interval; None on fewer than two steps.
         """
         return self._share([step.wall_s for step in self.steps], seconds)
 
@@ -68,11 +64,7 @@ class Case:
         return [sum(step.phase_ns.values()) * 1e-9 for step in self.steps]
 
     def share_of_all(self, seconds: Sequence[float]) -> Interval | None:
-        """Return the share of all the time from step end to step end, with its 95% interval.
-
-        Args:
-            seconds: for each examined step, including evaluations and checkpoints.
-        """
+        """Return the same share of all time, evaluations and checkpoints between steps included."""
         return self._share(self.spans_s, seconds)
 
     def _share(self, walls: Sequence[float], seconds: Sequence[float]) -> Interval | None:

@@ -67,12 +67,7 @@ def _kept_count(counts: Sequence[tuple[int, int]]) -> float | None:
 
 
 def _is_fed_more(case: Case, at: Sequence[int]) -> bool:
-    """Return whether inputs grow, in total or per sample, as when they are sorted by length.
-
-    Args:
-        case: what was seen.
-        at: the indices of the steps to compare.
-    """
+    """Return whether inputs grow, in total or per sample, as when they are sorted by length."""
     counts = case.found.get("growth.element_counts", ())
     if len(counts) < len(case.steps) or len(at) < _BLOCKS_COUNT:
         return False
