@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import places_in
-from hasten.diagnose.data_wait import fetch_s, part_of
 from hasten.diagnose.shares import is_worth_telling
+from hasten.diagnose.waits import fetch_s, part_of
 from hasten.records import Finding
 from hasten.units import duration, percent
 

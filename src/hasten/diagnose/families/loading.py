@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import places_in, places_of
-from hasten.diagnose.data_wait import (
+from hasten.diagnose.shares import is_worth_telling, ratio_of
+from hasten.diagnose.waits import (
     busy_ratio,
     fetch_s,
     part_of,
@@ -17,7 +18,6 @@ from hasten.diagnose.data_wait import (
     waiting,
     waits_s,
 )
-from hasten.diagnose.shares import is_worth_telling, ratio_of
 from hasten.records import LEAST_RATIO, Finding, Interval
 from hasten.units import duration, percent, size
 

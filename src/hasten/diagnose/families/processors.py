@@ -5,8 +5,8 @@ from __future__ import annotations
 from os.path import basename
 
 from hasten.diagnose.case import Case, Symptom
-from hasten.diagnose.cpu_wait import blamed_share, quota_share, read_rivals
 from hasten.diagnose.shares import is_worth_telling
+from hasten.diagnose.waits import blamed_share, quota_share, read_rivals
 from hasten.records import CONTENDED, LEAST_RATIO, Finding, Interval
 from hasten.units import counted, percent, times
 

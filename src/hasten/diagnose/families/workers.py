@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hasten.diagnose.case import Case, Symptom
-from hasten.diagnose.cpu_wait import starved_share
 from hasten.diagnose.shares import is_worth_telling
+from hasten.diagnose.waits import starved_share
 from hasten.records import Finding
 from hasten.units import counted, percent, size
 
