@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from functools import wraps
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import source_lines
 from hasten.instrument.ledger import INDEX
-from hasten.instrument.stand_ins import put
+from hasten.instrument.stand_ins import StandIns
 from hasten.records import Phase
 
 if TYPE_CHECKING:
@@ -72,7 +71,11 @@ class Copies:
         import torch
 
         if hasattr(torch, "accelerator") and torch.accelerator.is_available():
-            self._undos = [self._watch.live.on_transfer(self._moved), self._stand_at_pinning()]
+            stand_ins = StandIns(lambda: get_ident() == self._watch.thread)
+            self._undos = [
+                self._watch.live.on_transfer(self._moved),
+                stand_ins.add(torch.Tensor, "pin_memory", self._pinned),
+            ]
 
     def _moved(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
         import torch
@@ -91,22 +94,13 @@ class Copies:
             self._kinds["blocking"].add(self._step_count, taken_s, tensor.nbytes)
         return moved
 
-    def _stand_at_pinning(self) -> Callable[[], None]:
-        import torch
-
-        original = torch.Tensor.pin_memory
-
-        @wraps(original)
-        def pin_memory(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            pinned = original(tensor, *args, **kwargs)
-            taken_s = time.perf_counter() - start
-            by_hand = get_ident() == self._watch.thread and self._watch.ledger.current != _DATA
-            if pinned is not tensor and by_hand:
-                self._kinds["pinning"].add(self._step_count, taken_s, tensor.nbytes)
-            return pinned
-
-        return put(torch.Tensor, "pin_memory", pin_memory)
+    def _pinned(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        pinned = original(tensor, *args, **kwargs)
+        taken_s = time.perf_counter() - start
+        if pinned is not tensor and self._watch.ledger.current != _DATA:
+            self._kinds["pinning"].add(self._step_count, taken_s, tensor.nbytes)
+        return pinned
 
     def ended(self) -> None:
         """Count a step."""
