@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import calls_a_step, exposed_share, places_of, quiet_share
 from hasten.diagnose.shares import is_worth_telling
 from hasten.records import Finding, Phase
 from hasten.units import percent, size
-
-if TYPE_CHECKING:
-    from hasten.records import Torch
 
 _COMPUTED = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
 _WAIT_REMEDIES = {
@@ -32,18 +28,15 @@ def _accelerator_unused(case: Case) -> Finding | None:
     share = case.share(spent_s)
     if not is_worth_telling(share):
         return None
+    count = len(torch.accelerators)
+    names = ", ".join(dict.fromkeys(torch.accelerators)) or torch.accelerator
+    idle = f"{names} has" if count < 2 else f"{count} of {names} have"
     return Finding(
         share=share,
         message=f"The model is on the CPU, which computes for {percent(share.mid_ratio)} of a "
-        f"step, and {_idle(torch)}.",
+        f"step, and {idle} nothing to do.",
         remedy=f'Move the model and each batch to it: .to("{torch.accelerator}").',
     )
-
-
-def _idle(torch: Torch) -> str:
-    names = ", ".join(dict.fromkeys(torch.accelerators)) or torch.accelerator
-    count = len(torch.accelerators)
-    return f"{names} has nothing to do" if count < 2 else f"{count} of {names} have nothing to do"
 
 
 def _synchronize_in_loop(case: Case) -> Finding | None:

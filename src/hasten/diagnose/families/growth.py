@@ -24,7 +24,6 @@ _SURE_Z = 3.3  # p < 0.001
 _BLOCKS_COUNT = 8
 _RISING_RATIO = 26 / 28  # of the pairs of eight values: Kendall's test, p < 0.001
 _LIKELY_RATIO = 0.75
-_LEAST_NODES_RATIO = 1.0
 
 
 def _graph_kept_alive(case: Case) -> Finding | None:
@@ -60,7 +59,7 @@ def _kept_count(counts: Sequence[tuple[int, int]]) -> float | None:
     nodes, third = [count for _, count in counts], len(counts) // 3
     grown_count = min(nodes[-third:]) - max(nodes[:third])
     steps_count = counts[-third][0] - counts[third - 1][0]
-    if _rising_ratio(nodes) < _RISING_RATIO or grown_count < _LEAST_NODES_RATIO * steps_count:
+    if _rising_ratio(nodes) < _RISING_RATIO or grown_count < steps_count:
         return None
     (first_step, first_count), (last_step, last_count) = counts[0], counts[-1]
     return (last_count - first_count) / (last_step - first_step)

@@ -159,10 +159,6 @@ def _surplus(case: Case, count: int, busy: float) -> Finding | None:
     )
 
 
-def _counted(count: float) -> str:
-    return "one worker" if count == 1 else f"{count:.0f} workers"
-
-
 def _workers(count: float) -> str:
     return "a worker" if count == 1 else f"one of {count:.0f} workers"
 
@@ -244,11 +240,12 @@ def _slow_worker_start(case: Case) -> Finding | None:
         return None
     if start_s < (_LONG_START_S if share is None else _LEAST_START_S):
         return None
+    who = "one worker" if count == 1 else f"{count} workers"
     by = f" by {method}" if method else ""
     return Finding(
         share=share,
         message=(
-            f"It takes {duration(start_s)} to start {_counted(count)}{by}, "
+            f"It takes {duration(start_s)} to start {who}{by}, "
             f"{duration(begin_s)} of it before they run at all."
         ),
         remedy=(
@@ -265,11 +262,13 @@ def _data_wait(case: Case) -> Finding | None:
     if loader is None or waits is None or waits.low_ratio < _LONG_WAIT_RATIO:
         return None
     kinds: Mapping[str, int] = case.found.get("loading.kinds", {})
+    used, cores = case.profile.cores_ratio, case.machine.budget.core_count
+    busy = "" if used is None else f". The job uses {used:.1f} of {cores} cores"
     return Finding(
         share=waits,
         message=(
             f"The loop waits for data {percent(waits.mid_ratio)} of the time"
-            f"{_batch_said(case, kinds)}{_cores_said(case)}."
+            f"{_batch_said(case, kinds)}{busy}."
         ),
         remedy=_advised(case, kinds),
         places=places_in(case, "loading.places", *sorted(kinds, key=lambda kind: -kinds[kind]))[:3]
@@ -290,15 +289,6 @@ def _batch_said(case: Case, kinds: Mapping[str, int]) -> str:
     ratio = kinds.get("collate", 0) / max(1, sum(kinds.values()))
     collated = f", {percent(ratio)} of it in the collate function" if ratio else ""
     return f": {what} takes {who} {duration(made_s)}{each}{collated}"
-
-
-def _cores_said(case: Case) -> str:
-    used = case.profile.cores_ratio
-    return (
-        ""
-        if used is None
-        else (f". The job uses {used:.1f} of {case.machine.budget.core_count} cores")
-    )
 
 
 def _advised(case: Case, kinds: Mapping[str, int]) -> str:
