@@ -338,17 +338,17 @@ def test_the_gain_of_workers_is_bounded_by_the_cores(machine_of) -> None:
 
 def test_surplus_workers_are_told_by_the_memory_that_they_hold(machine_of) -> None:
     traits = fed(worker_count=8, fetch_s=0.01)
-    held = {"loading.worker_bytes": 1e9}
+    held = {"workers.private_bytes": 1e9}
     found = findings(machine_of(8), data_s=0.0001, traits=traits, found=held)["idle-workers"]
     assert found.share is None
     assert "num_workers=1" in found.remedy
-    little = {"loading.worker_bytes": 5e7}
+    little = {"workers.private_bytes": 5e7}
     assert not findings(machine_of(8), data_s=0.0001, traits=traits, found=little)
 
 
 def test_workers_whose_loop_never_waits_are_told_by_their_memory_alone(machine_of) -> None:
     traits = fed(worker_count=2, fetch_s=0.01)
-    held = {"loading.worker_bytes": 1e9}  # the one batch was read before the loop
+    held = {"workers.private_bytes": 1e9}  # the one batch was read before the loop
     assert not findings(machine_of(8), data_s=0.0, traits=traits)
     found = findings(machine_of(8), data_s=0.0, traits=traits, found=held)["idle-workers"]
     assert found.share is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hasten.diagnose import Case, Symptom, diagnose
-from hasten.diagnose.families import compiling, loops, outside, parallel, pauses
+from hasten.diagnose.families import bookkeeping, compiling, devices, pauses
 from hasten.records import (
     CheckpointTraits,
     Finding,
@@ -41,11 +41,11 @@ def find(case, family, name):
 
 def test_copies_to_several_devices_are_found_by_their_time(case) -> None:
     sick = with_found(case, parallel__device_count=4, parallel__moving_s=[0.03] * 8)
-    assert find(sick, parallel, "data-parallel").share.mid_ratio == pytest.approx(0.3)
+    assert find(sick, devices, "data-parallel").share.mid_ratio == pytest.approx(0.3)
     one = with_found(case, parallel__device_count=1, parallel__moving_s=[0.03] * 8)
-    assert find(one, parallel, "data-parallel") is None
+    assert find(one, devices, "data-parallel") is None
     cheap = with_found(case, parallel__device_count=4, parallel__moving_s=[0.001] * 8)
-    assert find(cheap, parallel, "data-parallel") is None
+    assert find(cheap, devices, "data-parallel") is None
 
 
 SEARCH = {
@@ -81,7 +81,7 @@ def test_work_of_the_host_costs_nothing_while_an_accelerator_is_behind(
 )
 def test_a_search_is_found_where_all_were_used_and_it_costs(case, change, is_found) -> None:
     seen = with_found(case, **{**SEARCH, **change})
-    assert (find(seen, parallel, "unused-parameters-search") is not None) == is_found
+    assert (find(seen, devices, "unused-parameters-search") is not None) == is_found
 
 
 EXCHANGE = {
@@ -100,7 +100,7 @@ EXCHANGE = {
     ],
 )
 def test_exchanges_in_every_microstep_are_found_by_their_time(case, change, is_found) -> None:
-    seen = find(with_found(case, **{**EXCHANGE, **change}), parallel, "sync-every-microstep")
+    seen = find(with_found(case, **{**EXCHANGE, **change}), devices, "sync-every-microstep")
     assert (seen is not None) == is_found
     if seen is not None:
         assert seen.share.mid_ratio == pytest.approx(0.3)
@@ -139,7 +139,7 @@ def test_steps_that_go_on_compiling_are_found_by_their_share(case) -> None:
 def test_checkpoints_are_weighed_against_their_period(case, seconds, period_s, is_found) -> None:
     written = CheckpointTraits(each_s=tuple(seconds), period_s=period_s, period_step_count=60.0)
     traits = Traits(checkpoints=written)
-    seen = find(replace(case, traits=traits), outside, "checkpoint-stall")
+    seen = find(replace(case, traits=traits), pauses, "checkpoint-stall")
     assert (seen is not None) == is_found
     if seen is not None:
         assert "600 ms every 60 steps" in seen.message
@@ -162,7 +162,7 @@ def test_only_many_tiny_calls_are_a_loop(case, turn_count, call_count, phase, is
         replace(case, hot_lines=(HotLine(place=place, share_ratio=0.3, phase=phase),)),
         loops__lines=[line], stacks__sample_count=300, stacks__training_sample_count=300,
     )  # fmt: skip
-    assert (find(seen, loops, "python-loops") is not None) == is_found
+    assert (find(seen, bookkeeping, "python-loops") is not None) == is_found
 
 
 def test_a_symptom_that_raises_leaves_the_others_alone(case, monkeypatch) -> None:

@@ -179,19 +179,6 @@ def test_a_layout_is_advised_for_what_has_as_many_dimensions(case, model, remedy
     assert found.remedy == f"Convert {remedy}"
 
 
-def test_convolutions_of_both_kinds_are_converted_each_by_itself(case) -> None:
-    both = ModelTraits(has_conv2d=True, has_conv3d=True, conv_input_dimension_count=5)
-    found = find(
-        case,
-        "slow-layout",
-        traits=Traits(model=both),
-        operations__seconds={"convolution.float32": [0.05] * 3},
-        operations__layout_s=[0.03] * 3,
-    )
-    assert found.remedy.startswith("Convert the weights of each convolution")
-    assert "torch.channels_last_3d in 3-D" in found.remedy
-
-
 def test_a_layout_that_is_not_faster_is_left_alone(case) -> None:
     known = {"operations__seconds": {"convolution.float32": [0.05] * 3}}
     found = find(case, "slow-layout", operations__layout_s=[0.03] * 3, **known)

@@ -237,7 +237,6 @@ def test_only_pages_that_were_shared_count_as_copied() -> None:
     assert copied(Mapped(100, 10), Mapped(60, 50)) == 40
     assert copied(Mapped(100, 10), Mapped(100, 50)) == 0  # it grew by itself
     assert copied(Mapped(100, 10), Mapped(60, 10)) == 0  # the others let go
-    assert copied(None, Mapped(60, 10)) is None
 
 
 def test_threads_that_take_turns_are_no_pool() -> None:

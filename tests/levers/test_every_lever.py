@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from hasten.diagnose.discover import discover as discover_symptoms
+from hasten.diagnose import discover as discover_symptoms
 from hasten.errors import PlanError
 from hasten.lever import by_hand, check_plan, cure_of, discover, load, provided
 from hasten.records import Effect, Finding, OptimizerTraits, Phase, Plan, Scope, Traits

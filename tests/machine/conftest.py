@@ -34,25 +34,15 @@ class FakeRoot:
             f"MemTotal:  {total_kib} kB\nMemFree:  1 kB\nMemAvailable:  {available_kib} kB",
         )
 
-    def cgroup2(self, own, files, *, shown="/"):
+    def cgroup2(self, own, files):
         """Write a v2 tree: `files` maps a path below the mount to its text."""
         self.write("proc/self/cgroup", f"0::{own}")
-        self.write(
-            "proc/self/mountinfo",
-            "24 1 8:1 / / rw - ext4 /dev/sda rw\n"
-            f"31 24 0:28 {shown} /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw,nsdelegate",
-        )
         for name, text in files.items():
             self.write(f"sys/fs/cgroup/{name}", text)
 
-    def cgroup1(self, own, files, *, shown="/"):
+    def cgroup1(self, own, files):
         """Write a v1 tree with cpu and memory hierarchies below /sys/fs/cgroup."""
         self.write("proc/self/cgroup", f"4:memory:{own}\n2:cpu,cpuacct:{own}\n1:name=systemd:/")
-        lines = [
-            f"3{i} 24 0:2{i} {shown} /sys/fs/cgroup/{names} rw - cgroup cgroup rw,{names}"
-            for i, names in enumerate(("cpu,cpuacct", "memory"))
-        ]
-        self.write("proc/self/mountinfo", "\n".join(lines))
         for name, text in files.items():
             self.write(f"sys/fs/cgroup/{name}", text)
 

@@ -67,14 +67,8 @@ def test_a_quota_of_a_neighbour_is_not_ours(server) -> None:
     assert budget(server).quota_cores_ratio is None
 
 
-def test_no_mountinfo_means_the_usual_place(server) -> None:
-    server.cgroup2("/pod", {"pod/cpu.max": "200000 100000"})
-    (server.path / "proc/self/mountinfo").unlink()
-    assert budget(server).core_count == 2
-
-
 def test_a_container_that_sees_only_its_own_group_finds_the_quota(server) -> None:
-    server.cgroup2("/docker/abc", {"cpu.max": "400000 100000"}, shown="/docker/abc")
+    server.cgroup2("/docker/abc", {"cpu.max": "400000 100000"})
     assert budget(server).core_count == 4
 
 
@@ -135,17 +129,7 @@ def test_a_bound_slurm_step_that_counts_threads_gets_the_cores_of_its_mask(serve
     [
         ({"SLURM_JOB_CPUS_PER_NODE": "8"}, 8),
         ({"SLURM_JOB_CPUS_PER_NODE": "8(x4)"}, 8),
-        ({"SLURM_JOB_CPUS_PER_NODE": "4(x2),2"}, None),
-        ({"SLURM_JOB_CPUS_PER_NODE": "4(x2),2", "SLURM_NODEID": "2"}, 2),
-        ({"SLURM_JOB_CPUS_PER_NODE": "4(x2),2", "SLURM_NODEID": "7"}, None),
-        (
-            {
-                "SLURM_JOB_CPUS_PER_NODE": "4(x2),2",
-                "SLURM_NODEID": "0",
-                "SLURM_STEP_NUM_NODES": "1",
-            },
-            None,
-        ),
+        ({"SLURM_JOB_CPUS_PER_NODE": "4(x2),2"}, 2),
         ({"SLURM_JOB_CPUS_PER_NODE": "8", "SLURM_STEP_TASKS_PER_NODE": "4"}, None),
         ({"SLURM_JOB_CPUS_PER_NODE": "8(x2)", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, 8),
         ({"SLURM_JOB_CPUS_PER_NODE": "plenty"}, None),
@@ -153,7 +137,7 @@ def test_a_bound_slurm_step_that_counts_threads_gets_the_cores_of_its_mask(serve
         ({}, None),
     ],
 )
-def test_takes_the_count_of_this_node_or_none(server, env, count) -> None:
+def test_takes_the_count_of_a_node_or_none(server, env, count) -> None:
     assert budget(server, env=env).slurm_count == count
 
 

@@ -101,13 +101,6 @@ def test_a_thread_setting_that_torch_explains_is_said_once() -> None:
     assert names(with_torch(thread_count=1), {"OMP_NUM_THREADS": "1"}) == ["threads_below_budget"]
 
 
-def test_a_thread_setting_off_the_budget_is_said_where_torch_was_not_asked() -> None:
-    unasked = replace(HEALTHY, torch=None)
-    found = find(unasked, {"OMP_NUM_THREADS": "64"}, torch_asked=False)
-    assert [caveat.name for caveat in found] == ["odd_thread_setting"]
-    assert find(unasked, {"OMP_NUM_THREADS": "8,2"}, torch_asked=False) == ()
-
-
 def test_a_switched_off_binding_is_no_caveat() -> None:
     assert names(HEALTHY, {"OMP_PROC_BIND": "FALSE", "GOMP_CPU_AFFINITY": "0-3"}) == []
 

@@ -62,14 +62,9 @@ def confirm(
     clock: Callable[[], float] = time.monotonic,
     on_pairs: Callable[[Sequence[Pair]], None] | None = None,
 ) -> Confirmation:
-    """Run exactly `pair_count` pairs, or as many as the script has, and say what they show.
+    """Run `pair_count` pairs (see `confirming_pairs`), or as many as the script has.
 
-    Args:
-        measure: as in `race`; an empty answer means that the script has ended.
-        pair_count: fixed beforehand, see `confirming_pairs`.
-        coin: orders each pair.
-        clock: seconds.
-        on_pairs: is called with the pairs in order, a few at a time.
+    The other arguments are those of `race`.
     """
     started_s = clock()
     pairs: list[Pair] = []
@@ -101,9 +96,6 @@ def span(
         rounds: one or several.
         nulls: log ratios of two launches of one plan.
         states: for each plan, the log ratios by which page faults lengthen its launches' steps.
-
-    Raises:
-        ValueError: there is no round.
     """
     joined = settle([pair for each in rounds for pair in each.pairs])
     shown = [log(each.speedup.mid_ratio) for each in rounds]
@@ -127,11 +119,7 @@ def span(
 
 
 def settle(pairs: Sequence[Pair], *, wall_s: float = 0.0) -> Confirmation:
-    """Return what a fixed set of pairs shows; pairs of several launches may be joined.
-
-    Raises:
-        ValueError: there is no pair.
-    """
+    """Return what a fixed set of pairs shows, at least one; those of launches may be joined."""
     ratio = means_ratio(pairs)
     if ratio is None:
         raise ValueError("a confirmation needs at least one pair")

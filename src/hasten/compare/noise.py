@@ -25,10 +25,10 @@ _FEW = 3  # the middle half of so few is one gap between two of them, and may be
 
 
 def measure_noise(pairs: Sequence[Pair], *, pair_s: float, budget_s: float) -> Noise:
-    """Return the noise of an A/A run, in which both plans are the same.
+    """Return the noise of an A/A run: two or more pairs in which both plans are the same.
 
     Args:
-        pairs: at least two A/A pairs.
+        pairs: of that run.
         pair_s: seconds that one pair takes, with its switches.
         budget_s: seconds of pairs that one candidate may take.
     """
@@ -68,11 +68,6 @@ def plan_pairs(noise: Noise, *, wanted_ratio: float, budget_s: float) -> int:
     """Return how many pairs a race may take: what the wanted gain needs, if the time allows it.
 
     Never fewer than 6: no interval of fewer pairs could say anything.
-
-    Args:
-        noise: the A/A run.
-        wanted_ratio: the relative gain that should be seen (0.02 is 2%).
-        budget_s: seconds of pairs that this candidate may take.
     """
     needed = _FIXED + ceil((_POWER * noise.sd_ratio / log1p(wanted_ratio)) ** 2)
     return max(_FEWEST, min(needed, int(budget_s / noise.pair_s)))

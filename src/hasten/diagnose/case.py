@@ -1,4 +1,4 @@
-"""Everything known about a script when its findings are determined."""
+"""Everything known about a script when its findings are determined, and what determines them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hasten.diagnose.shares import ratio_of
 from hasten.records import Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from hasten.records import HotLine, Interval, Machine, Profile, Step
+    from hasten.records import Finding, HotLine, Interval, Machine, Profile, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,9 @@ class Case:
         return [index for index in range(len(self.steps)) if index not in timed]
 
     def share(self, seconds: Sequence[float]) -> Interval | None:
-        """Return the share of the examined steps that a part of each step took.
+        """Return the share of the examined steps that a part of each took, in order.
 
-        Args:
-            seconds: of that part in each examined step, in order.
-
-        Returns:
-            The ratio of the sums with its 95% interval; None on fewer than two steps.
+        It is the ratio of the sums with its 95% interval; None on fewer than two steps.
         """
         return self._share([step.wall_s for step in self.steps], seconds)
 
@@ -68,11 +64,7 @@ class Case:
         return [sum(step.phase_ns.values()) * 1e-9 for step in self.steps]
 
     def share_of_all(self, seconds: Sequence[float]) -> Interval | None:
-        """Return the share of all the time from step end to step end, with its 95% interval.
-
-        Args:
-            seconds: for each examined step, including evaluations and checkpoints.
-        """
+        """Return the same share of all time, evaluations and checkpoints between steps included."""
         return self._share(self.spans_s, seconds)
 
     def _share(self, walls: Sequence[float], seconds: Sequence[float]) -> Interval | None:
@@ -80,3 +72,22 @@ class Case:
         if len(walls) < 2 or not sum(walls):
             return None
         return ratio_of(seconds[: len(walls)], walls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptom:
+    """One cause of lost time that can be recognized from what was measured.
+
+    Attributes:
+        name: the id of its findings; that of their page, whose title says what users notice.
+        find: returns the finding, or None if the case does not show it or a fact is unknown.
+        on_host: host work inside a step, which costs nothing while an accelerator is
+            still busy with work queued earlier.
+        explained_by: names of symptoms that say more about the same time: it is left out where
+            one of them accounts for half of its share.
+    """
+
+    name: str
+    find: Callable[[Case], Finding | None]
+    on_host: bool = False
+    explained_by: frozenset[str] = frozenset()

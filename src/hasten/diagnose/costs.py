@@ -46,9 +46,8 @@ def quiet_step_s(case: Case) -> float:
 def share_of(case: Case, seconds: Sequence[float]) -> Interval | None:
     """Return the share of a step that some seconds make up, each measured in a different step.
 
-    Returns:
-        The mean with its 95% interval by Student's t; None for fewer than two measurements,
-        if the interval includes zero, or if the share is too small to report.
+    It is the mean with its 95% interval by Student's t; None for fewer than two measurements, if
+    the interval includes zero, or if the share is too small to report.
     """
     step_s, count = quiet_step_s(case), len(seconds)
     if count < 2 or step_s <= 0:
@@ -130,7 +129,7 @@ def places_of(lines: Iterable[Any]) -> tuple[Place, ...]:
 
 
 def places_in(case: Case, name: str, *kinds: str) -> tuple[Place, ...]:
-    """Return the lines of the user's code where an examiner saw some kinds of work, once each.
+    """Return the lines on which an examiner saw some kinds of work, once each.
 
     Args:
         case: what was seen.

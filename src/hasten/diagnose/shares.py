@@ -37,13 +37,9 @@ def ratio_of(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
 def sampled_share(count: float, total_count: float) -> Interval | None:
     """Return `count` as a share of all samples, with its 95% interval (Wilson, 1927).
 
-    Returns:
-        None without samples.
-
-    Example:
-        >>> share = sampled_share(50, 100)
-        >>> round(share.low_ratio, 3), share.mid_ratio, round(share.high_ratio, 3)
-        (0.404, 0.5, 0.596)
+    >>> share = sampled_share(50, 100)
+    >>> round(share.low_ratio, 3), share.mid_ratio, round(share.high_ratio, 3)
+    (0.404, 0.5, 0.596)
     """
     if total_count <= 0:
         return None

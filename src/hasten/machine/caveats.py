@@ -1,6 +1,7 @@
 """What is wrong with a machine, as named caveats computed from the facts alone.
 
-A healthy machine has none. Each check looks at one thing and says nothing where it is unknown.
+A healthy machine has none. Each check has the name of its caveat, looks at one thing, and returns
+the problem and its remedy; None where it is unknown.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from hasten.records import Caveat
 from hasten.units import counted, percent, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from hasten.records import Machine, Runtime, Torch
+    from hasten.records import Machine
+
+    Told = tuple[str, str]
 
 # If tasks wait for this share of the time, or the hypervisor takes it, timings begin to drift.
 _BUSY_RATIO, _STEAL_RATIO = 0.10, 0.02
@@ -47,54 +50,49 @@ def find(
         torch_asked: False where `machine.torch` is None because nobody asked.
         ends_as_one: whether the kernel kills the whole job when its memory runs out.
     """
-    found = [check(machine, env) for check in _CHECKS]
+    found = {check.__name__: check(machine, env) for check in _CHECKS}
     if ends_as_one:
-        found.append(
-            Caveat(
-                name="shared_end",
-                problem="Where memory runs out, the kernel ends all of this job at once, hasten "
-                "too (memory.oom.group).",
-                remedy="Ask for a limit that two copies of the script fit in.",
-            )
+        found["shared_end"] = (
+            "Where memory runs out, the kernel ends all of this job at once, hasten too "
+            "(memory.oom.group).",
+            "Ask for a limit that two copies of the script fit in.",
         )
     if torch_asked and machine.torch is None:
-        found.append(
-            Caveat(
-                name="torch_missing",
-                problem="The script's Python cannot import torch.",
-                remedy="Install torch there, or run hasten with the Python that has it.",
-            )
+        found["torch_missing"] = (
+            "The script's Python cannot import torch.",
+            "Install torch there, or run hasten with the Python that has it.",
         )
-    return tuple(caveat for caveat in found if caveat)
+    return tuple(
+        Caveat(name=name, problem=told[0], remedy=told[1]) for name, told in found.items() if told
+    )
 
 
-def quota_below_cpus(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def quota_below_cpus(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """A quota is invisible to os.cpu_count, to affinity masks and to every OpenMP runtime."""
-    quota, seen = machine.budget.quota_cores_ratio, _visible_cpus(machine)
+    quota, mask = machine.budget.quota_cores_ratio, machine.budget.affinity_count
+    seen = machine.cpu.thread_count if mask is None else mask
     if quota is None or seen is None or quota >= seen:
         return None
-    return Caveat(
-        name="quota_below_cpus",
-        problem=f"The cgroup quota is {quota:g} cores but programs see {seen} CPUs.",
-        remedy="Size thread pools and loader workers for "
+    return (
+        f"The cgroup quota is {quota:g} cores but programs see {seen} CPUs.",
+        "Size thread pools and loader workers for "
         f"{counted(machine.budget.core_count, 'core')}, not by os.cpu_count().",
     )
 
 
-def throttled(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def throttled(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """Throttling stops every thread of the group until the next period."""
     ratio = machine.pressure.throttled_ratio
     if ratio is None or ratio < _THROTTLED_RATIO:
         return None
-    return Caveat(
-        name="throttled",
-        problem=f"The cgroup was throttled in {percent(ratio)} of its quota periods.",
-        remedy=f"Run at most {machine.budget.core_count} threads and workers together, "
+    return (
+        f"The cgroup was throttled in {percent(ratio)} of its quota periods.",
+        f"Run at most {machine.budget.core_count} threads and workers together, "
         "or raise the quota.",
     )
 
 
-def busy_cpus(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def busy_cpus(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """Others on the same CPUs make every measurement noisier."""
     waiting, load = machine.pressure.cpu_some_ratio, machine.pressure.load_ratio
     if waiting is not None and waiting >= _BUSY_RATIO:
@@ -104,91 +102,73 @@ def busy_cpus(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
         problem = f"The load average is {load:.2g} per CPU."
     else:
         return None
-    return Caveat(
-        name="busy_cpus",
-        problem=problem,
-        remedy="Stop what else is running, or give the search more time with --budget.",
+    return (
+        problem,
+        "Stop what else is running, or give the search more time with --budget.",
     )
 
 
-def stolen_time(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def stolen_time(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """Steal is time in which this virtual machine wanted to run and another one did."""
     ratio = machine.pressure.steal_ratio
     if ratio is None or ratio < _STEAL_RATIO:
         return None
-    return Caveat(
-        name="stolen_time",
-        problem=f"The hypervisor took {percent(ratio)} of this machine's CPU time since boot.",
-        remedy="Expect noisy timings; use an instance whose cores are not shared.",
+    return (
+        f"The hypervisor took {percent(ratio)} of this machine's CPU time since boot.",
+        "Expect noisy timings; use an instance whose cores are not shared.",
     )
 
 
-def threads_above_budget(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def threads_above_budget(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """More threads than cores wait for one another at every barrier."""
     torch, budget = machine.torch, _budget(machine)
     if not torch or not torch.thread_count or not budget or torch.thread_count <= budget:
         return None
-    return Caveat(
-        name="threads_above_budget",
-        problem=f"torch starts {torch.thread_count} threads on a budget of "
-        f"{counted(budget, 'core')}.",
-        remedy=f"Set OMP_NUM_THREADS={budget} before the script starts.",
+    return (
+        f"torch starts {torch.thread_count} threads on a budget of {counted(budget, 'core')}.",
+        f"Set OMP_NUM_THREADS={budget} before the script starts.",
     )
 
 
-def threads_below_budget(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def threads_below_budget(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """Idle cores; small models want them idle, so the remedy is to measure."""
     torch, budget = machine.torch, _budget(machine)
     if not torch or not torch.thread_count or not budget or torch.thread_count >= budget:
         return None
-    return Caveat(
-        name="threads_below_budget",
-        problem=f"torch starts {counted(torch.thread_count, 'thread')} on a budget of "
+    return (
+        f"torch starts {counted(torch.thread_count, 'thread')} on a budget of "
         f"{counted(budget, 'core')}.",
-        remedy=f"Set OMP_NUM_THREADS={budget}, or let `hasten tune` measure what is best.",
+        f"Set OMP_NUM_THREADS={budget}, or let `hasten tune` measure what is best.",
     )
 
 
-def interop_above_budget(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def interop_above_budget(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """Each inter-op thread may open a team of intra-op threads of its own."""
     torch, budget = machine.torch, _budget(machine)
     count = torch.interop_thread_count if torch else None
     if not count or not budget or count <= budget:
         return None
-    return Caveat(
-        name="interop_above_budget",
-        problem=f"torch has {count} inter-op threads on a budget of {counted(budget, 'core')}.",
-        remedy=f"Call torch.set_num_interop_threads({budget}) before the first operation.",
+    return (
+        f"torch has {count} inter-op threads on a budget of {counted(budget, 'core')}.",
+        f"Call torch.set_num_interop_threads({budget}) before the first operation.",
     )
 
 
-def odd_thread_setting(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
-    """OMP_NUM_THREADS is not a number, or differs from the budget where torch was not asked.
-
-    Where torch reported its threads, other caveats already name what a difference causes.
-    """
+def odd_thread_setting(machine: Machine, env: Mapping[str, str]) -> Told | None:
+    """OMP_NUM_THREADS is no number; what another number causes, the threads of torch tell."""
     setting = env.get("OMP_NUM_THREADS", "").strip()
     if not setting:
         return None
     first = whole(setting.split(",")[0])
-    budget = _budget(machine) or first
-    unreadable = first is None or first < 1
-    if not unreadable and (machine.torch is not None or first == budget):
+    if first is not None and first >= 1:
         return None
-    wanted = f"Set it to {budget}" if budget and budget > 0 else "Set it to a whole number"
-    return Caveat(
-        name="odd_thread_setting",
-        problem=f"OMP_NUM_THREADS is {setting!r}, "
-        + (
-            "which is no number of threads."
-            if unreadable
-            else f"the budget {counted(budget or 1, 'core')}."
-        ),
-        remedy=f"{wanted}, or unset it.",
+    return (
+        f"OMP_NUM_THREADS is {setting!r}, which is no number of threads.",
+        f"Set it to {_budget(machine) or 'a whole number'}, or unset it.",
     )
 
 
-def bound_threads(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def bound_threads(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """With a binding, importing torch narrows the main thread's mask, and children inherit it.
 
     https://github.com/pytorch/pytorch/issues/99625. OMP_PROC_BIND=false disables the others.
@@ -201,50 +181,47 @@ def bound_threads(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
     if not culprits:
         return None
     told = " and ".join(f"{name}={env[name].strip()}" for name in culprits)
-    return Caveat(
-        name="bound_threads",
-        problem=f"{told} binds the main thread to a few CPUs, and loader workers inherit that.",
-        remedy=f"Unset {' and '.join(culprits)}; bind whole processes with taskset or numactl.",
+    return (
+        f"{told} binds the main thread to a few CPUs, and loader workers inherit that.",
+        f"Unset {' and '.join(culprits)}; bind whole processes with taskset or numactl.",
     )
 
 
-def duplicate_openmp(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def duplicate_openmp(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """Two runtimes keep two thread pools that know nothing about each other.
 
     https://github.com/pytorch/pytorch/issues/98836
     """
-    paths = sorted({r.path for r in _runtimes(machine.torch) if r.kind == "openmp"})
+    runtimes = machine.torch.runtimes if machine.torch else ()
+    paths = sorted({runtime.path for runtime in runtimes if runtime.kind == "openmp"})
     if len(paths) < 2:
         return None
-    return Caveat(
-        name="duplicate_openmp",
-        problem=f"{len(paths)} OpenMP runtimes are loaded at once: {', '.join(paths)}.",
-        remedy="Install torch and numpy from one source (all by pip or all by conda).",
+    return (
+        f"{len(paths)} OpenMP runtimes are loaded at once: {', '.join(paths)}.",
+        "Install torch and numpy from one source (all by pip or all by conda).",
     )
 
 
-def small_shm(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def small_shm(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """Loader workers hand their batches over in /dev/shm and die of SIGBUS when it is full."""
     total, free = machine.memory.shm_bytes, machine.memory.shm_free_bytes
     if total is None:
         return None
     if total < _SMALL_SHM_BYTES:
         default = ", the default of docker" if total == _DOCKER_SHM_BYTES else ""
-        return Caveat(
-            name="small_shm",
-            problem=f"/dev/shm has {size(total)}{default}; loader workers pass batches there.",
-            remedy="Start the container with --shm-size=8g or --ipc=host.",
+        return (
+            f"/dev/shm has {size(total)}{default}; loader workers pass batches there.",
+            "Start the container with --shm-size=8g or --ipc=host.",
         )
     if free is None or free >= _SMALL_SHM_BYTES:
         return None
-    return Caveat(
-        name="small_shm",
-        problem=f"/dev/shm has {size(free)} left of {size(total)}.",
-        remedy="Remove what dead jobs of yours left there; loader workers pass batches in it.",
+    return (
+        f"/dev/shm has {size(free)} left of {size(total)}.",
+        "Remove what dead jobs of yours left there; loader workers pass batches in it.",
     )
 
 
-def torch_without_accelerator(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def torch_without_accelerator(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """Torch cannot use an accelerator whose driver is present, often since it is a CPU build."""
     torch = machine.torch
     if torch is None or torch.accelerator or not machine.device_files:
@@ -258,15 +235,14 @@ def torch_without_accelerator(machine: Machine, env: Mapping[str, str]) -> Cavea
         remedy = "Look at what `python -c 'import torch; torch.cuda.init()'` says."
     if has_driver_alone:
         remedy = f"Start a container with --gpus all. {remedy}"
-    return Caveat(
-        name="torch_without_accelerator",
-        problem=f"There is an accelerator here ({machine.device_files[0]}) that torch "
+    return (
+        f"There is an accelerator here ({machine.device_files[0]}) that torch "
         f"{torch.version} cannot use.",
-        remedy=remedy,
+        remedy,
     )
 
 
-def busy_accelerator(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def busy_accelerator(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """Others on the accelerator take its memory, and make its kernels wait."""
     torch = machine.torch
     if torch is None or not torch.accelerators:
@@ -282,25 +258,23 @@ def busy_accelerator(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
             f"Other processes hold {size(all_bytes - free_bytes)} of the {size(all_bytes)} of "
             f"memory of {name}."
         )
-    return Caveat(
-        name="busy_accelerator",
-        problem=problem,
-        remedy="Wait for them, or choose another device: timings beside them are noisy, and "
+    return (
+        problem,
+        "Wait for them, or choose another device: timings beside them are noisy, and "
         "trials may run out of its memory.",
     )
 
 
-def little_memory(machine: Machine, env: Mapping[str, str]) -> Caveat | None:
+def little_memory(machine: Machine, env: Mapping[str, str]) -> Told | None:
     """Near the limit the kernel drops file cache first, then kills."""
     memory = machine.memory
     known = [b for b in (memory.total_bytes, memory.limit_bytes) if b is not None]
     left = memory.available_bytes
     if left is None or not known or left >= _LEFT_RATIO * min(known):
         return None
-    return Caveat(
-        name="little_memory",
-        problem=f"Only {size(left)} of {size(min(known))} of memory are left for this job.",
-        remedy="Stop what else holds memory, or ask for a larger limit.",
+    return (
+        f"Only {size(left)} of {size(min(known))} of memory are left for this job.",
+        "Stop what else holds memory, or ask for a larger limit.",
     )
 
 
@@ -309,16 +283,7 @@ def _budget(machine: Machine) -> int | None:
     return None if machine.budget.limited_by == "unknown" else machine.budget.core_count
 
 
-def _visible_cpus(machine: Machine) -> int | None:
-    mask = machine.budget.affinity_count
-    return machine.cpu.thread_count if mask is None else mask
-
-
-def _runtimes(torch: Torch | None) -> tuple[Runtime, ...]:
-    return torch.runtimes if torch else ()
-
-
-_CHECKS: tuple[Callable[[Machine, Mapping[str, str]], Caveat | None], ...] = (
+_CHECKS = (
     quota_below_cpus,
     throttled,
     busy_cpus,

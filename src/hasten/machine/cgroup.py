@@ -8,7 +8,6 @@ https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/sche
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from hasten.machine.kernel_files import fields, number, text, whole
 
@@ -16,26 +15,22 @@ from hasten.machine.kernel_files import fields, number, text, whole
 _UNLIMITED_BYTES = 2**60
 
 
-class _Mount(NamedTuple):
-    """A mounted hierarchy: its v1 controllers (none for v2), what of it is shown, and where."""
-
-    controllers: frozenset[str]
-    shown: PurePosixPath
-    place: Path
-
-
 def levels(root: Path, controller: str) -> tuple[Path, ...]:
     """Return the folders of this process' groups for `controller`, its own first.
 
     Both versions are walked: on hybrid systems a controller lives in one of them, and their
-    files have different names.
+    files have different names. A container may see its own group as the top, or be told a path
+    that its mount hides: folders that are not there hold no limits.
     """
-    found: list[Path] = []
-    for controllers, own in _memberships(root):
-        if not controllers or controller in controllers:
-            mount = _shown_by(own, controllers, controller, _mounts(root))
-            if mount:
-                found += _ancestors(own, mount)
+    top, found = root / "sys/fs/cgroup", list[Path]()
+    for line in (text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, own = [*line.split(":", 2), "", ""][:3]
+        if controllers and controller not in controllers.split(","):
+            continue
+        group = PurePosixPath(own.lstrip("/"))
+        steps = [PurePosixPath()] if ".." in group.parts else [group, *group.parents]
+        places = (top / controllers, top / controller) if controllers else (top, top / "unified")
+        found += [place / step for place in places for step in steps]
     return tuple(dict.fromkeys(found))
 
 
@@ -112,56 +107,3 @@ def _memory_used(group: Path) -> int | None:
         return used - stat.get("inactive_file", 0)
     used = number(group / "memory.usage_in_bytes")
     return None if used is None else used - stat.get("total_inactive_file", 0)
-
-
-def _memberships(root: Path) -> list[tuple[frozenset[str], PurePosixPath]]:
-    """Return (v1 controllers or none for v2, path) of each line of /proc/self/cgroup."""
-    found = []
-    for line in (text(root / "proc/self/cgroup") or "").splitlines():
-        parts = line.split(":", 2)
-        if len(parts) == 3:
-            found.append((frozenset(parts[1].split(",")) - {""}, PurePosixPath(parts[2])))
-    return found
-
-
-def _mounts(root: Path) -> list[_Mount]:
-    """Return the mounted hierarchies from /proc/self/mountinfo (man 5 proc), or the usual ones."""
-    found = []
-    for line in (text(root / "proc/self/mountinfo") or "").splitlines():
-        mount, _, source = line.partition(" - ")
-        words, kind = mount.split(), source.split()
-        if len(words) < 5 or not kind or kind[0] not in ("cgroup", "cgroup2"):
-            continue
-        controllers = frozenset(kind[-1].split(",")) if kind[0] == "cgroup" else frozenset[str]()
-        place = root / words[4].lstrip("/")
-        found.append(_Mount(controllers, PurePosixPath(words[3]), place))
-    return found or _usual_mounts(root / "sys/fs/cgroup")
-
-
-def _usual_mounts(top: Path) -> list[_Mount]:
-    whole_tree = PurePosixPath("/")
-    older = [_Mount(frozenset({name}), whole_tree, top / name) for name in ("cpu", "memory")]
-    return [_Mount(frozenset(), whole_tree, top), *older]
-
-
-def _shown_by(
-    own: PurePosixPath, controllers: frozenset[str], controller: str, mounts: list[_Mount]
-) -> _Mount | None:
-    """Return the mount that shows `own`; else the first of that hierarchy, seen from its top.
-
-    The second case is a container whose /proc names a path on the host that its mounts hide.
-    """
-    fitting = [
-        mount
-        for mount in mounts
-        if (controller in mount.controllers if controllers else not mount.controllers)
-    ]
-    showing = [mount for mount in fitting if own.is_relative_to(mount.shown)]
-    return next(iter(showing or fitting), None)
-
-
-def _ancestors(own: PurePosixPath, mount: _Mount) -> list[Path]:
-    """Return the folders from `own` up to the mount point, which is included."""
-    hidden = ".." in own.parts or not own.is_relative_to(mount.shown)
-    below = PurePosixPath() if hidden else own.relative_to(mount.shown)
-    return [mount.place / step for step in (below, *below.parents)]

@@ -33,13 +33,13 @@ def slurm_count(env: Mapping[str, str]) -> int | None:
         return asked * (tasks[0] if tasks else 1)
     if task_count(env) > 1:  # the node's count is not one task's
         return None
-    return _of_this_node(per_node(env.get("SLURM_JOB_CPUS_PER_NODE", "")), env)
+    # Where nodes differ, nothing says for certain which of them this is.
+    return min(per_node(env.get("SLURM_JOB_CPUS_PER_NODE", "")), default=None)
 
 
 def task_count(env: Mapping[str, str]) -> int:
-    """Return the tasks of this step on this node; 1 outside a step."""
-    counts = per_node(env.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    return _of_this_node(counts, env) or max(counts, default=1)
+    """Return the tasks of this step on a node, the most where nodes differ; 1 outside a step."""
+    return max((1, *per_node(env.get("SLURM_STEP_TASKS_PER_NODE", ""))))
 
 
 def per_node(listing: str) -> tuple[int, ...]:
@@ -55,14 +55,3 @@ def per_node(listing: str) -> tuple[int, ...]:
             return ()
         counts += [int(run[1])] * int(run[2] or 1)
     return tuple(counts)
-
-
-def _of_this_node(counts: tuple[int, ...], env: Mapping[str, str]) -> int | None:
-    """Return this node's count. SLURM_NODEID counts the step's nodes, the list the job's."""
-    if len(set(counts)) == 1:
-        return counts[0] or None
-    node = whole(env.get("SLURM_NODEID"))
-    step_nodes = whole(env.get("SLURM_STEP_NUM_NODES"))
-    if node is None or not 0 <= node < len(counts) or step_nodes not in (None, len(counts)):
-        return None
-    return counts[node] or None

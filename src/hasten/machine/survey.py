@@ -52,27 +52,23 @@ def read(
         probe: asks torch for its facts, usually `probe_torch` of the script's Python. Without
             it torch is left alone: `torch` is None and no caveat mentions it.
     """
-    real = root == _REAL
-    if real:
+    if root == _REAL:
         affinity = affinity if affinity is not None else frozenset(os.sched_getaffinity(0))
         shm = shm if shm is not None else measure_shm()
+    kernel = [text(root / "proc/sys/kernel" / name) for name in ("ostype", "osrelease")]
     siblings = sibling_sets(root)
     cpu = read_cpu(root, siblings)
     machine = Machine(
         cpu=cpu,
         budget=read_budget(
-            cpu,
-            siblings,
-            affinity=affinity,
-            quota_cores_ratio=quota_cores_ratio(root),
-            env=env,
+            cpu, siblings, affinity=affinity, quota_cores_ratio=quota_cores_ratio(root), env=env
         ),
         memory=read_memory(root, shm=shm),
         pressure=read_pressure(root, thread_count=cpu.thread_count),
         torch=probe() if probe else None,
         device_files=tuple(sorted(str(path) for path in _device_files(root))),
         gpu=_gpu(root),
-        system=_system(root, real=real),
+        system=" ".join(filter(None, kernel)),
         python_version=platform.python_version(),
     )
     found = caveats.find(machine, env, torch_asked=probe is not None, ends_as_one=ends_as_one(root))
@@ -98,12 +94,6 @@ def _gpu(root: Path) -> str:
     return next(models, "")
 
 
-def _system(root: Path, *, real: bool) -> str:
-    kernel = [text(root / "proc/sys/kernel" / name) for name in ("ostype", "osrelease")]
-    told = " ".join(word for word in kernel if word)
-    return told or (f"{platform.system()} {platform.release()}" if real else "")
-
-
 # ---- memory: what there is, what is left, and the shared memory that loader workers need
 
 
@@ -112,10 +102,6 @@ def read_memory(root: Path, *, shm: tuple[int, int] | None) -> Memory:
 
     `available_bytes` is what this job can still take: the kernel's own estimate or what the
     tightest group leaves, whichever is less.
-
-    Args:
-        root: where /proc and /sys are.
-        shm: total and free bytes of /dev/shm, None where unknown.
     """
     meminfo = fields(root / "proc/meminfo")
     total_kib, available_kib = meminfo.get("MemTotal"), meminfo.get("MemAvailable")
@@ -134,10 +120,7 @@ def measure_shm(folder: str = "/dev/shm") -> tuple[int, int] | None:
     """Return total and free bytes of the shared memory file system, None where there is none."""
     if not os.path.ismount(folder):
         return None
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return None
+    found = os.statvfs(folder)
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 

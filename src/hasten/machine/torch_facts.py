@@ -14,28 +14,18 @@ import sys
 from typing import Any
 
 _PDEATHSIG = 1
-_KINDS = (
-    ("openmp", "libgomp", re.compile(r"libgomp[.-]")),
-    ("openmp", "libiomp5", re.compile(r"libiomp5")),
-    ("openmp", "libomp", re.compile(r"libomp[.-]")),
-    ("blas", "mkl", re.compile(r"libmkl_(rt|core)")),
-    ("blas", "openblas", re.compile(r"lib\w*openblas")),
-    ("blas", "blis", re.compile(r"libblis")),
-)
-# A library exports one of these; numpy's OpenBLAS adds a prefix and a suffix.
-_THREAD_CALLS = {
-    "libgomp": ("omp_get_max_threads",),
-    "libiomp5": ("omp_get_max_threads",),
-    "libomp": ("omp_get_max_threads",),
-    "mkl": ("MKL_Get_Max_Threads",),
-    "openblas": (
-        "openblas_get_num_threads",
-        "openblas_get_num_threads64_",
-        "scipy_openblas_get_num_threads",
-        "scipy_openblas_get_num_threads64_",
-    ),
-    "blis": ("bli_thread_get_num_threads",),
-}
+# A library exports one of the calls; numpy's OpenBLAS adds a prefix and a suffix.
+_LIBRARIES = (
+    ("openmp", "libgomp", re.compile(r"libgomp[.-]"), ("omp_get_max_threads",)),
+    ("openmp", "libiomp5", re.compile(r"libiomp5"), ("omp_get_max_threads",)),
+    ("openmp", "libomp", re.compile(r"libomp[.-]"), ("omp_get_max_threads",)),
+    ("blas", "mkl", re.compile(r"libmkl_(rt|core)"), ("MKL_Get_Max_Threads",)),
+    ("blas", "openblas", re.compile(r"lib\w*openblas"), tuple(
+        f"{prefix}openblas_get_num_threads{suffix}"
+        for prefix in ("", "scipy_") for suffix in ("", "64_")
+    )),
+    ("blas", "blis", re.compile(r"libblis"), ("bli_thread_get_num_threads",)),
+)  # fmt: skip
 
 
 def mapped_files() -> "list[str]":
@@ -48,13 +38,13 @@ def mapped_files() -> "list[str]":
     return sorted({words[5] for words in lines if len(words) == 6 and words[5][0] == "/"})
 
 
-def threads(name: str, path: str) -> "int | None":
+def threads(path: str, calls: "tuple[str, ...]") -> "int | None":
     """Ask a loaded library how many threads it would use."""
     try:
         library = ctypes.CDLL(path)
     except OSError:
         return None
-    for call in _THREAD_CALLS[name]:
+    for call in calls:
         if hasattr(library, call):
             return int(getattr(library, call)())
     return None
@@ -65,9 +55,9 @@ def runtimes(files: "list[str]", *, has_mkl: bool) -> "list[dict[str, object]]":
     found: list[dict[str, object]] = []
     for path in files:
         base = os.path.basename(path)
-        for kind, name, pattern in _KINDS:
+        for kind, name, pattern, calls in _LIBRARIES:
             if pattern.match(base):
-                count = threads(name, path)
+                count = threads(path, calls)
                 found.append({"kind": kind, "name": name, "path": path, "thread_count": count})
     inside = [path for path in files if os.path.basename(path).startswith("libtorch_cpu.")]
     if has_mkl and inside and not any(one["name"] == "mkl" for one in found):

@@ -17,7 +17,6 @@ from hasten.records.enums import (
     Verdict,
 )
 from hasten.records.finding import CONTENDED, Diagnosis, Finding, HotLine, Place
-from hasten.records.loss_envelope import LossEnvelope
 from hasten.records.machine import Budget, Caveat, Cpu, Machine, Memory, Pressure, Runtime, Torch
 from hasten.records.measurements import (
     LEAST_RATIO,
@@ -46,6 +45,7 @@ from hasten.records.tuning import (
     Cost,
     Gate,
     LeverReport,
+    LossEnvelope,
     Passes,
     Profiling,
     Proof,

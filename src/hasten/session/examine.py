@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hasten import diagnose
-from hasten.diagnose.cpu_wait import read_rivals
+from hasten.diagnose.waits import read_rivals
 from hasten.errors import HastenError
 from hasten.lever import ScriptContext, cure_of
 from hasten.records import Diagnosis, HotLine, Place

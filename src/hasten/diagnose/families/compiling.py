@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import places_of
 from hasten.diagnose.shares import is_worth_telling, sampled_share
-from hasten.diagnose.symptom import Symptom
 from hasten.records import LEAST_RATIO, Finding
 from hasten.units import counted, duration, percent
 
 if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
     from hasten.records import Interval
 
 _LEAST_RECOMPILE_COUNT = 2

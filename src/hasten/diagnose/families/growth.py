@@ -7,16 +7,15 @@ from math import sqrt
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import places_of
 from hasten.diagnose.shares import NORMAL_95
-from hasten.diagnose.symptom import Symptom
 from hasten.records import LEAST_RATIO, Finding, Interval, Phase
 from hasten.units import duration, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.diagnose.case import Case
     from hasten.records import Step
 
 _LEAST_STEPS_COUNT = 24
@@ -25,7 +24,6 @@ _SURE_Z = 3.3  # p < 0.001
 _BLOCKS_COUNT = 8
 _RISING_RATIO = 26 / 28  # of the pairs of eight values: Kendall's test, p < 0.001
 _LIKELY_RATIO = 0.75
-_LEAST_NODES_RATIO = 1.0
 
 
 def _graph_kept_alive(case: Case) -> Finding | None:
@@ -61,19 +59,14 @@ def _kept_count(counts: Sequence[tuple[int, int]]) -> float | None:
     nodes, third = [count for _, count in counts], len(counts) // 3
     grown_count = min(nodes[-third:]) - max(nodes[:third])
     steps_count = counts[-third][0] - counts[third - 1][0]
-    if _rising_ratio(nodes) < _RISING_RATIO or grown_count < _LEAST_NODES_RATIO * steps_count:
+    if _rising_ratio(nodes) < _RISING_RATIO or grown_count < steps_count:
         return None
     (first_step, first_count), (last_step, last_count) = counts[0], counts[-1]
     return (last_count - first_count) / (last_step - first_step)
 
 
 def _is_fed_more(case: Case, at: Sequence[int]) -> bool:
-    """Return whether inputs grow, in total or per sample, as when they are sorted by length.
-
-    Args:
-        case: what was seen.
-        at: the indices of the steps to compare.
-    """
+    """Return whether inputs grow, in total or per sample, as when they are sorted by length."""
     counts = case.found.get("growth.element_counts", ())
     if len(counts) < len(case.steps) or len(at) < _BLOCKS_COUNT:
         return False

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import places_in
-from hasten.diagnose.data_wait import fetch_s, part_of
 from hasten.diagnose.shares import is_worth_telling
-from hasten.diagnose.symptom import Symptom
+from hasten.diagnose.waits import fetch_s, part_of
 from hasten.records import Finding
 from hasten.units import duration, percent
-
-if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
 
 _LEAST_AGAIN_COUNT = 4
 _CACHE_WORTH_S = 0.0001

@@ -7,8 +7,10 @@ from math import ceil
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import places_in, places_of
-from hasten.diagnose.data_wait import (
+from hasten.diagnose.shares import is_worth_telling, ratio_of
+from hasten.diagnose.waits import (
     busy_ratio,
     fetch_s,
     part_of,
@@ -16,15 +18,12 @@ from hasten.diagnose.data_wait import (
     waiting,
     waits_s,
 )
-from hasten.diagnose.shares import is_worth_telling, ratio_of
-from hasten.diagnose.symptom import Symptom
 from hasten.records import LEAST_RATIO, Finding, Interval
 from hasten.units import duration, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hasten.diagnose.case import Case
     from hasten.records import Place
 
 _BUSY_RATIO = 0.7
@@ -126,8 +125,9 @@ def _idle_workers(case: Case) -> Finding | None:
     lost_ratio = (wait_s - made_s) / waited_s if waited_s else 0.0
     share = scaled(waits, max(0.0, min(1.0, lost_ratio)))
     if share.mid_ratio >= LEAST_RATIO:
-        cpu_s = case.found.get("loading.worker_cpu_s")
-        spent = "" if cpu_s is None else f"; the workers spend {duration(cpu_s)} of CPU time on it"
+        run_s = sum(worker["run_s"] for worker in case.found.get("workers.each", ()))
+        cpu_s = run_s / max(1, len(case.steps) * loader.step_batch_count)
+        spent = f"; the workers spend {duration(cpu_s)} of CPU time on it" if cpu_s else ""
         return Finding(
             share=share,
             message=(
@@ -146,7 +146,7 @@ def _idle_workers(case: Case) -> Finding | None:
 def _surplus(case: Case, count: int, busy: float) -> Finding | None:
     """Find more workers than are needed, by the memory that they hold."""
     needed = max(1, ceil(_ROOM_RATIO * busy * count))
-    each_bytes = case.found.get("loading.worker_bytes")
+    each_bytes = case.found.get("workers.private_bytes")
     if each_bytes is None or (count - needed) * each_bytes < _SURPLUS_BYTES:
         return None
     return Finding(
@@ -157,10 +157,6 @@ def _surplus(case: Case, count: int, busy: float) -> Finding | None:
         remedy=f"Set num_workers={needed}.",
         places=_made_at(case),
     )
-
-
-def _counted(count: float) -> str:
-    return "one worker" if count == 1 else f"{count:.0f} workers"
 
 
 def _workers(count: float) -> str:
@@ -244,11 +240,12 @@ def _slow_worker_start(case: Case) -> Finding | None:
         return None
     if start_s < (_LONG_START_S if share is None else _LEAST_START_S):
         return None
+    who = "one worker" if count == 1 else f"{count} workers"
     by = f" by {method}" if method else ""
     return Finding(
         share=share,
         message=(
-            f"It takes {duration(start_s)} to start {_counted(count)}{by}, "
+            f"It takes {duration(start_s)} to start {who}{by}, "
             f"{duration(begin_s)} of it before they run at all."
         ),
         remedy=(
@@ -265,11 +262,13 @@ def _data_wait(case: Case) -> Finding | None:
     if loader is None or waits is None or waits.low_ratio < _LONG_WAIT_RATIO:
         return None
     kinds: Mapping[str, int] = case.found.get("loading.kinds", {})
+    used, cores = case.profile.cores_ratio, case.machine.budget.core_count
+    busy = "" if used is None else f". The job uses {used:.1f} of {cores} cores"
     return Finding(
         share=waits,
         message=(
             f"The loop waits for data {percent(waits.mid_ratio)} of the time"
-            f"{_batch_said(case, kinds)}{_cores_said(case)}."
+            f"{_batch_said(case, kinds)}{busy}."
         ),
         remedy=_advised(case, kinds),
         places=places_in(case, "loading.places", *sorted(kinds, key=lambda kind: -kinds[kind]))[:3]
@@ -290,15 +289,6 @@ def _batch_said(case: Case, kinds: Mapping[str, int]) -> str:
     ratio = kinds.get("collate", 0) / max(1, sum(kinds.values()))
     collated = f", {percent(ratio)} of it in the collate function" if ratio else ""
     return f": {what} takes {who} {duration(made_s)}{each}{collated}"
-
-
-def _cores_said(case: Case) -> str:
-    used = case.profile.cores_ratio
-    return (
-        ""
-        if used is None
-        else (f". The job uses {used:.1f} of {case.machine.budget.core_count} cores")
-    )
 
 
 def _advised(case: Case, kinds: Mapping[str, int]) -> str:

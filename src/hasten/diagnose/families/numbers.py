@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING
 
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import operation_s, places_in, quiet_step_s, share_of
-from hasten.diagnose.symptom import Symptom
-from hasten.records import LEAST_RATIO, Finding, Interval
+from hasten.records import LEAST_RATIO, Finding, Interval, ModelTraits
 from hasten.units import duration, percent, times
-
-if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
 
 _LEAST_SPEED_RATIO = 1.2
 _LEAST_BYTES_RATIO = 0.5  # bytes of a float32 number by those of a float64
@@ -71,9 +67,9 @@ def _page_faults(case: Case) -> Finding | None:
 
 def _slow_layout(case: Case) -> Finding | None:
     """Find convolutions that are faster with channels last, by probing the script's own."""
-    saved_s = case.found.get("operations.layout_s", ())
+    saved_s, model = case.found.get("operations.layout_s", ()), case.traits.model
     share = share_of(case, saved_s)
-    if share is None:
+    if share is None or (model.has_conv2d and model.has_conv3d):  # one layout refuses the other
         return None
     kinds = [k for k in case.found.get("operations.seconds", {}) if k.startswith("convolution.")]
     spent_s = sum(fmean(operation_s(case, kind)) for kind in kinds)
@@ -85,19 +81,13 @@ def _slow_layout(case: Case) -> Finding | None:
             f"{times(faster)} faster with channels last on this machine: that is "
             f"{percent(share.mid_ratio)} of a step."
         ),
-        remedy=_last_channels(case),
+        remedy=_last_channels(model),
         places=places_in(case, "operations.places", *kinds),
     )
 
 
-def _last_channels(case: Case) -> str:
+def _last_channels(model: ModelTraits) -> str:
     """Say what to convert: torch refuses a layout for tensors of other dimensionality."""
-    model = case.traits.model
-    if model.has_conv2d and model.has_conv3d:
-        return (
-            "Convert the weights of each convolution, and its inputs: "
-            "memory_format=torch.channels_last in 2-D, torch.channels_last_3d in 3-D."
-        )
     count = model.conv_input_dimension_count
     is_3d = model.has_conv3d or (not model.has_conv2d and count == _COUNT_3D)
     fits = count is None or count == (_COUNT_3D if is_3d else _COUNT_2D)

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from os.path import basename
-from typing import TYPE_CHECKING
 
-from hasten.diagnose.cpu_wait import blamed_share, quota_share, read_rivals
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.shares import is_worth_telling
-from hasten.diagnose.symptom import Symptom
+from hasten.diagnose.waits import blamed_share, quota_share, read_rivals
 from hasten.records import CONTENDED, LEAST_RATIO, Finding, Interval
 from hasten.units import counted, percent, times
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from hasten.diagnose.case import Case
 
 _USED_RATIO = 0.01
 _SLOW_RATIO, _CAPPED_RATIO = 0.8, 0.95
@@ -121,12 +114,7 @@ def _cpu_quota(case: Case) -> Finding | None:
 def _contended_machine(case: Case) -> Finding | None:
     """Find other processes on the CPUs of the loop."""
     share, rivals = blamed_share(case, "others"), read_rivals(case)
-    if (
-        share is None
-        or rivals is None
-        or not is_worth_telling(share)
-        or case.traits.local_rank_count > 1
-    ):
+    if rivals is None or not is_worth_telling(share) or case.traits.local_rank_count > 1:
         return None
     tried, advised = _fewer_threads(case)
     return Finding(
@@ -166,17 +154,14 @@ def _duplicate_openmp(case: Case) -> Finding | None:
     share = blamed_share(case, "team")
     if len(used) < 2 or not is_worth_telling(share):
         return None
+    names = ", ".join(f"{basename(pool['path'])} {pool['threads_count']}" for pool in used)
     return Finding(
         share=share,
         is_of_all=True,
-        message=f"{len(used)} OpenMP runtimes run threads of their own ({_name_pools(used)}): the "
+        message=f"{len(used)} OpenMP runtimes run threads of their own ({names}): the "
         f"loop waits for a CPU in {percent(share.mid_ratio)} of the time.",
         remedy="Install torch, numpy and scikit-learn from one source, all by pip or all by conda.",
     )
-
-
-def _name_pools(pools: list[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{basename(pool['path'])} {pool['threads_count']}" for pool in pools)
 
 
 def _cpu_frequency(case: Case) -> Finding | None:
@@ -204,19 +189,16 @@ def _cpu_frequency(case: Case) -> Finding | None:
     )
 
 
-def _cores_per_rank(case: Case) -> int:
-    return case.machine.budget.cores_per_rank(case.traits.local_rank_count)
-
-
 def _ranks_oversubscribed(case: Case) -> Finding | None:
     """Find ranks that each start a thread for every core of the machine."""
     threads, ranks = case.traits.thread_count, case.traits.local_rank_count
     if threads is None or ranks < 2 or case.machine.budget.limited_by == "unknown":
         return None
-    cores = _cores_per_rank(case)
+    cores = case.machine.budget.cores_per_rank(ranks)
     if threads <= cores:
         return None
-    cost = _cost_of_threads(case, _rank_waits(case), steps="this one was", loop="this one")
+    waits = blamed_share(case, "team", "others")  # for its own threads, or other ranks
+    cost = _cost_of_threads(case, waits, steps="this one was", loop="this one")
     if cost is None:
         return None
     share, message, is_of_all = cost
@@ -229,28 +211,11 @@ def _ranks_oversubscribed(case: Case) -> Finding | None:
     )
 
 
-def _rank_waits(case: Case) -> Interval | None:
-    """Return the share of all time in which the loop waits for its own threads or other ranks."""
-    told = [blamed_share(case, rival) for rival in ("team", "others")]
-    shares = [share for share in told if share is not None]
-    if not shares:
-        return None
-    return Interval(
-        low_ratio=sum(share.low_ratio for share in shares),
-        mid_ratio=sum(share.mid_ratio for share in shares),
-        high_ratio=sum(share.high_ratio for share in shares),
-    )
-
-
 def _ranks_one_thread(case: Case) -> Finding | None:
     """Find ranks that torchrun limits to one thread although they have more cores."""
-    tried, cores = _tried(case), _cores_per_rank(case)
-    if (
-        tried is None
-        or case.traits.local_rank_count < 2
-        or case.traits.thread_count != 1
-        or cores < 2
-    ):
+    tried, ranks = _tried(case), case.traits.local_rank_count
+    cores = case.machine.budget.cores_per_rank(ranks)
+    if tried is None or ranks < 2 or case.traits.thread_count != 1 or cores < 2:
         return None
     if case.found.get("processors.omp_num_threads") != "1":
         return None

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import operation_s, places_of, quiet_s, quiet_step_s, share_of
 from hasten.diagnose.shares import is_worth_telling
-from hasten.diagnose.symptom import Symptom
 from hasten.records import Finding, Phase
 from hasten.units import percent
-
-if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
 
 _MODEL = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
 _LEAST_FIXED_RATIO, _LEAST_SURE_RATIO = 0.5, 0.3

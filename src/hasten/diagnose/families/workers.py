@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hasten.diagnose.cpu_wait import starved_share
+from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.shares import is_worth_telling
-from hasten.diagnose.symptom import Symptom
+from hasten.diagnose.waits import starved_share
 from hasten.records import Finding
 from hasten.units import counted, percent, size
-
-if TYPE_CHECKING:
-    from hasten.diagnose.case import Case
 
 _POOL_RATIO = 1.4  # the thread that sends batches alternates with the one that makes them
 _LEAST_COPIED_BYTES = 4 << 20

@@ -48,11 +48,9 @@ class Examination:
         self._broken: dict[str, str] = {}
         self._parts: dict[str, Any] = {}
         for name, examiner in examiners.items():
-            self._try(name, partial(self._begin, name, examiner))
-        self._listeners: dict[str, list[tuple[str, Callable[..., None]]]] = {
-            event: [(n, getattr(p, event)) for n, p in self._parts.items() if hasattr(p, event)]
-            for event in _EVENTS
-        }
+            self._try(name, self._begin, name, examiner)
+        for event in _EVENTS:  # under these names the watch calls it
+            setattr(self, event, partial(self._tell, event))
         watch.observers.append(self)
 
     def _begin(self, name: str, examiner: Callable[[Watch], Any]) -> None:
@@ -61,41 +59,17 @@ class Examination:
             part.begin()
         self._parts[name] = part
 
-    def _try(self, name: str, act: Callable[[], Any]) -> Any:
+    def _try(self, name: str, act: Callable[..., Any], *details: Any) -> Any:
         try:
-            return act()
+            return act(*details)
         except Exception as error:
             self._broken.setdefault(name, f"{type(error).__name__}: {error}")
             return None
 
     def _tell(self, event: str, *details: Any) -> None:
-        for name, listener in self._listeners[event]:
-            if name not in self._broken:
-                self._try(name, partial(listener, *details))
-
-    def called(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Report a call of a root module."""
-        self._tell("called", module, args, kwargs)
-
-    def loading(self) -> None:
-        """Report that a batch is about to be fetched."""
-        self._tell("loading")
-
-    def loaded(self, iterator: Any, batch: Any) -> None:
-        """Report a batch."""
-        self._tell("loaded", iterator, batch)
-
-    def backward(self, tensors: Any) -> None:
-        """Report that a backward pass begins."""
-        self._tell("backward", tensors)
-
-    def steps(self, optimizer: Any) -> None:
-        """Report that an optimizer step begins."""
-        self._tell("steps", optimizer)
-
-    def ended(self) -> None:
-        """Report the end of a training step."""
-        self._tell("ended")
+        for name, part in self._parts.items():
+            if name not in self._broken and hasattr(part, event):
+                self._try(name, getattr(part, event), *details)
 
     def end(self) -> dict[str, Any]:
         """Stop looking; return the results by `file.key`, and failed examiners under `broken`."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from functools import wraps
-from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument import processes, source_lines
+from hasten.instrument import source_lines
 from hasten.instrument.ledger import INDEX
-from hasten.instrument.stand_ins import put
+from hasten.instrument.stand_ins import StandIns
 from hasten.records import Phase
 
 if TYPE_CHECKING:
@@ -66,18 +64,18 @@ class Copies:
         self._step_count = 0
         waits = {"pageable": True, "blocking": True, "pinning": False}
         self._kinds = {name: _Copy(waits=each) for name, each in waits.items()}
-        self._copy_count = 0
-        self._pinner: Path | None = None
-        self._pinner_before: processes.CpuTurn | None = None
         self._undos: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Intercept the calls that copy and pin, if there is a device to copy to."""
         import torch
 
-        self._began_s = time.monotonic()
         if hasattr(torch, "accelerator") and torch.accelerator.is_available():
-            self._undos = [self._watch.live.on_transfer(self._moved), self._stand_at_pinning()]
+            stand_ins = StandIns(lambda: get_ident() == self._watch.thread)
+            self._undos = [
+                self._watch.live.on_transfer(self._moved),
+                stand_ins.add(torch.Tensor, "pin_memory", self._pinned),
+            ]
 
     def _moved(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
         import torch
@@ -89,7 +87,6 @@ class Copies:
         taken_s = time.perf_counter() - start
         if moved.is_cpu or tensor.layout is not torch.strided:
             return moved
-        self._copy_count += 1
         waits = not (kwargs.get("non_blocking") or any(arg is True for arg in args))
         if not tensor.is_pinned():
             self._kinds["pageable"].add(self._step_count, taken_s, tensor.nbytes)
@@ -97,29 +94,13 @@ class Copies:
             self._kinds["blocking"].add(self._step_count, taken_s, tensor.nbytes)
         return moved
 
-    def _stand_at_pinning(self) -> Callable[[], None]:
-        import torch
-
-        original = torch.Tensor.pin_memory
-
-        @wraps(original)
-        def pin_memory(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            pinned = original(tensor, *args, **kwargs)
-            taken_s = time.perf_counter() - start
-            by_hand = get_ident() == self._watch.thread and self._watch.ledger.current != _DATA
-            if pinned is not tensor and by_hand:
-                self._kinds["pinning"].add(self._step_count, taken_s, tensor.nbytes)
-            return pinned
-
-        return put(torch.Tensor, "pin_memory", pin_memory)
-
-    def loaded(self, iterator: Any, batch: Any) -> None:
-        """Find the thread that pins the batches of the loop's loader."""
-        thread = getattr(iterator, "_pin_memory_thread", None)
-        if self._pinner is None and thread is not None and thread.native_id:
-            self._pinner = Path(f"/proc/self/task/{thread.native_id}")
-            self._pinner_before = processes.turn(self._pinner)
+    def _pinned(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        pinned = original(tensor, *args, **kwargs)
+        taken_s = time.perf_counter() - start
+        if pinned is not tensor and self._watch.ledger.current != _DATA:
+            self._kinds["pinning"].add(self._step_count, taken_s, tensor.nbytes)
+        return pinned
 
     def ended(self) -> None:
         """Count a step."""
@@ -131,14 +112,7 @@ class Copies:
             undo()
         if not self._undos:
             return {}
-        found: dict[str, Any] = {
-            name: kind.read(self._step_count) for name, kind in self._kinds.items()
-        }
-        after = processes.turn(self._pinner) if self._pinner else None
-        if after is not None and self._pinner_before is not None:
-            found["pinner_run_s"] = after.run_s - self._pinner_before.run_s
-            found["pinner_wall_s"] = time.monotonic() - self._began_s
-        return {**found, "copy_count": self._copy_count}
+        return {name: kind.read(self._step_count) for name, kind in self._kinds.items()}
 
 
 EXAMINER = Copies

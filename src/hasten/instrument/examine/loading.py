@@ -1,17 +1,15 @@
-"""Who makes the batches, what they are busy with meanwhile, and what a worker costs."""
+"""Who makes the batches, and what they are busy with meanwhile."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument import processes
 from hasten.instrument.repeats import merge
 
 if TYPE_CHECKING:
     from hasten.instrument.watch import Watch
 
-_LEAST_COUNT = 8
 _PLACE_COUNT = 3
 
 
@@ -25,7 +23,6 @@ class Loading:
         self._starts_s: list[float] = []
         self._last: Any = None
         self._datasets: Counter[int] = Counter()
-        self._workers = _Workers()
         self._is_plain: bool | None = None
 
     def begin(self) -> None:
@@ -33,11 +30,10 @@ class Loading:
         self._look.begin()
 
     def loaded(self, iterator: Any, batch: Any) -> None:
-        """Note which dataset a batch comes from, who made it, and whether by torch's collate."""
+        """Note which dataset a batch comes from, and whether torch's collate made it."""
         from torch.utils.data import default_collate
 
         self._last = id(iterator._dataset)
-        self._workers.loaded(iterator)
         if self._is_plain is None:
             self._is_plain = iterator._collate_fn is default_collate
 
@@ -60,7 +56,6 @@ class Loading:
             "made_at": list(filter(None, [self._lines.of(dataset)])),
             **self._starts.read(),
             "collates_plainly": self._is_plain,
-            **self._workers.read(),
         }
         batch_count = sum(one["batch_count"] for one in told)
         if not batch_count:
@@ -87,39 +82,6 @@ def _places(kind: str, told: list[dict[str, Any]]) -> list[tuple[str, int]]:
         for path, line, count in one["places"].get(kind, ()):
             counts[path, line] += count
     return [place for place, _ in counts.most_common(_PLACE_COUNT)]
-
-
-class _Workers:
-    """CPU time and memory of the workers of the newest pass."""
-
-    def __init__(self) -> None:
-        self._pids: list[int] = []
-        self._iterator_id = self._batch_count = 0
-        self._before_s = 0.0
-
-    def loaded(self, iterator: Any) -> None:
-        """Count a batch; start over with each new pass."""
-        if id(iterator) != self._iterator_id:
-            workers = getattr(iterator, "_workers", ())
-            self._pids = [worker.pid for worker in workers if worker.pid]
-            self._iterator_id, self._batch_count = id(iterator), 0
-            self._before_s = self._cpu_s()
-        self._batch_count += 1
-
-    def _cpu_s(self) -> float:
-        turns = (processes.turns(pid).values() for pid in self._pids)
-        return sum(turn.run_s for worker in turns for turn in worker)
-
-    def read(self) -> dict[str, Any]:
-        """Return CPU seconds of all workers per batch, and bytes that are private to each."""
-        if not self._pids or self._batch_count < _LEAST_COUNT:
-            return {}
-        spent_s = self._cpu_s() - self._before_s
-        private = [seen.private_bytes for pid in self._pids if (seen := processes.mapped(pid))]
-        return {
-            "worker_cpu_s": spent_s / self._batch_count if spent_s > 0 else None,
-            "worker_bytes": sum(private) / len(private) if private else None,
-        }
 
 
 EXAMINER = Loading

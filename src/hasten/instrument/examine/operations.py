@@ -41,7 +41,7 @@ class Operations:
         self._in_model = False
         self._denormal_ratio = 0.0
         self._tallies: dict[int, OperationProfile] = {}
-        self._reruns: dict[int, Rerun] = {}
+        self._reruns: list[Rerun] = []
         self._price_ns = self._floor_ns = 0.0
         self._forms: frozenset[str] | None = None
 
@@ -77,31 +77,30 @@ class Operations:
     def ended(self) -> None:
         """Begin or end a step under the mode."""
         if self._mode is not None:
-            self._leave()
+            self._leave(self._mode)
         self._step += 1
         if self._step in _STEPS and not is_compiled():
             self._enter()
 
     def _enter(self) -> None:
         mode = OperationMode(self._ran)
-        tally = OperationProfile(self._floor_ns)
-        tally.in_model = self._in_model
-        if mode.begin():
-            self._mode, self._tally = mode, tally
-            self._before_count = faults_count()
-            # The first of these steps shows whether the results are worth a second look.
-            worth = self._denormal_ratio > DENORMAL_RATIO and self._step > _STEPS[0]
-            self._rerun = Rerun() if worth else None
+        if not mode.begin():
+            return
+        self._mode, self._tally = mode, OperationProfile(self._floor_ns)
+        self._tally.in_model = self._in_model
+        self._before_count = faults_count()
+        # The first of these steps shows whether the results are worth a second look.
+        worth = self._denormal_ratio > DENORMAL_RATIO and self._step > _STEPS[0]
+        self._rerun = Rerun() if worth else None
 
-    def _leave(self) -> None:
-        if self._mode is not None:
-            self._mode.end()
+    def _leave(self, mode: OperationMode) -> None:
+        mode.end()
         if self._tally is not None:  # otherwise something could not be sorted
             self._tallies[self._step] = self._tally
             self._tally.faults_count = faults_count() - self._before_count
             self._denormal_ratio = max(self._denormal_ratio, self._tally.denormal_ratio)
             if self._rerun is not None:
-                self._reruns[self._step] = self._rerun
+                self._reruns.append(self._rerun)
         self._mode = self._tally = self._rerun = None
 
     def _ran(self, operation: Any, args: Any, kwargs: Any) -> Any:
@@ -109,11 +108,11 @@ class Operations:
         if tally is None:
             return operation(*args, **kwargs)
         denormal_ns = 0
-        try:
-            if self._rerun is not None:
+        if self._rerun is not None:
+            try:
                 denormal_ns = self._rerun.try_out(name, operation, args, kwargs)
-        except Exception:
-            self._rerun = None
+            except Exception:
+                self._rerun = None
         phase, before_count = self._watch.ledger.current, faults_count()
         start = self._clock()
         result = operation(*args, **kwargs)
@@ -134,7 +133,7 @@ class Operations:
             return {}
         tallies = list(self._tallies.values())
         kinds = sorted({kind for tally in tallies for kind in tally.ns})
-        reruns = [rerun.waste_ns * 1e-9 for rerun in self._reruns.values()]
+        reruns = [rerun.waste_ns * 1e-9 for rerun in self._reruns]
         return {
             "steps": list(self._tallies),
             "price_s": self._price_ns * 1e-9,
@@ -171,12 +170,10 @@ class Operations:
 
     def _speeds(self, kinds: list[str]) -> dict[str, float]:
         """Return how many times faster other products that ran are than those of float32."""
-        narrow = {
-            kind.partition(".")[2] for kind in kinds if kind.endswith(("bfloat16", "float16"))
-        }
-        names = narrow | {"float64" for kind in kinds if kind.startswith("float64.")}
         if self._device not in ("cpu", "cuda"):
             return {}
+        names = {kind.partition(".")[2] for kind in kinds if kind.endswith("float16")}
+        names |= {"float64" for kind in kinds if kind.startswith("float64.")}
         return {name: product_speed_ratio(self._device, name) for name in sorted(names)}
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.object_table import Table
 from hasten.instrument.operation_timing import is_compiled
-from hasten.instrument.seams import Seam
+from hasten.instrument.stand_ins import StandIns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +22,7 @@ class Parallel:
     """Time what `DataParallel` moves and what `DistributedDataParallel` searches."""
 
     def __init__(self, watch: Watch) -> None:
-        self._seams: list[Seam] = []
+        self._undos: list[Callable[[], None]] = []
         self._spent_ns = self._before_ns = 0
         self._spent_s: list[float] = []
         self._device_count = 0
@@ -49,23 +48,17 @@ class Parallel:
                 self._hook(module)
 
     def _time(self, owner: Any, *names: str) -> None:
-        if not self._seams:
-            self._seams = [Seam(owner, name, self._timed) for name in names if hasattr(owner, name)]
-            for seam in self._seams:
-                seam.install()
+        if not self._undos:
+            stand_ins = StandIns(lambda: True)
+            there = [name for name in names if hasattr(owner, name)]
+            self._undos = [stand_ins.add(owner, name, self._timed) for name in there]
 
-    def _timed(self, original: Callable[..., Any], seam: Seam) -> Callable[..., Any]:
-        @wraps(original)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if not seam.on:
-                return original(*args, **kwargs)
-            start_ns = time.perf_counter_ns()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._spent_ns += time.perf_counter_ns() - start_ns
-
-        return timed
+    def _timed(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        start_ns = time.perf_counter_ns()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._spent_ns += time.perf_counter_ns() - start_ns
 
     def _hook(self, module: Any) -> None:
         def reach(parameter: Any) -> None:
@@ -92,8 +85,8 @@ class Parallel:
 
     def end(self) -> dict[str, Any]:
         """Put everything back."""
-        for seam in self._seams:
-            seam.remove()
+        for undo in self._undos:
+            undo()
         self._unhook()
         if self._device_count:
             return {"device_count": self._device_count, "moving_s": self._spent_s}

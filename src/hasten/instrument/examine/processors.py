@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -36,21 +37,18 @@ class Clocks:
         self._caps: list[float] = []
         self._throttle_count = self._count_throttles()
 
-    def _read(self, cpu: int, name: str) -> str:
-        try:
-            return (self._root / f"sys/devices/system/cpu/cpu{cpu}" / name).read_text().strip()
-        except OSError:
-            return ""
+    def _read(self, cpu: int | None, name: str) -> str:
+        with suppress(OSError):
+            folder = self._root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
+            return (folder / name).read_text().strip()
+        return ""
 
-    def _count_throttles(self) -> int | None:
+    def _count_throttles(self) -> int:
         """Return how often the hardware slowed down for heat or power, over all CPUs."""
-        pattern = "cpu[0-9]*/thermal_throttle/core_throttle_count"
-        folder = self._root / "sys/devices/system/cpu"
-        try:
-            counts = [int(path.read_text()) for path in folder.glob(pattern)]
-        except (OSError, ValueError):
-            return None
-        return sum(counts) if counts else None
+        pattern = "sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/core_throttle_count"
+        with suppress(OSError):
+            return sum(int(path.read_text()) for path in self._root.glob(pattern))
+        return 0
 
     def sample(self) -> None:
         """Look now, if the last look is some time ago."""
@@ -59,7 +57,7 @@ class Clocks:
             return
         cpu = processes.current_cpu(root=self._root)
         words = [
-            self._read(-1 if cpu is None else cpu, f"cpufreq/{name}")
+            self._read(cpu, name)
             for name in ("scaling_cur_freq", "scaling_max_freq", "cpuinfo_max_freq")
         ]
         if not all(word.isdecimal() and int(word) for word in words):
@@ -74,15 +72,13 @@ class Clocks:
         """Return what was seen; nothing where the machine does not report it."""
         if not self._rates:
             return {}
-        found: dict[str, Any] = {
+        return {
             "frequency_ratio": median(self._rates),
             "frequency_cap_ratio": median(self._caps),
-            "governor": self._read(0, "cpufreq/scaling_governor"),
-            "frequency_driver": self._read(0, "cpufreq/scaling_driver"),
+            "governor": self._read(0, "scaling_governor"),
+            "frequency_driver": self._read(0, "scaling_driver"),
+            "hot_count": self._count_throttles() - self._throttle_count,
         }
-        if self._throttle_count is not None:
-            found["hot_count"] = (self._count_throttles() or 0) - self._throttle_count
-        return found
 
 
 class Processors:
@@ -133,14 +129,10 @@ class Processors:
         busy_s = processes.busy_s(self._cpus)
         children_run_s = processes.children_run_s() - self._children_run_s
         now = processes.turns()
-        none = processes.CpuTurn(0.0, 0.0)
-        spent = {
-            thread: processes.CpuTurn(
-                then.run_s - self._turns.get(thread, none).run_s,
-                then.wait_s - self._turns.get(thread, none).wait_s,
-            )
-            for thread, then in now.items()
-        }
+        spent = {}
+        for thread, then in now.items():
+            first = self._turns.get(thread, processes.CpuTurn(0.0, 0.0))
+            spent[thread] = processes.CpuTurn(then.run_s - first.run_s, then.wait_s - first.wait_s)
         found: dict[str, Any] = {
             "wall_s": time.monotonic() - self._ends_s[0],
             "cpus_count": len(self._cpus) or None,

@@ -12,7 +12,7 @@ from collections import deque
 from itertools import islice
 from statistics import fmean
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import processes
 
@@ -30,17 +30,6 @@ _OF_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, CodeType, Frame
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
-class _Look(NamedTuple):
-    """One look at a worker."""
-
-    turns: dict[int, processes.CpuTurn]
-    memory: processes.Mapped | None
-
-
-def _look(pid: int) -> _Look:
-    return _Look(processes.turns(pid), processes.mapped(pid))
-
-
 class Workers:
     """Look at the workers before the first step, while they work, and after the last step.
 
@@ -49,7 +38,8 @@ class Workers:
     """
 
     def __init__(self, watch: Watch) -> None:
-        self._before: dict[int, _Look] = {}
+        self._turns_before: dict[int, dict[int, processes.CpuTurn]] = {}
+        self._memory_before: dict[int, processes.Mapped] = {}
         self._pids: set[int] = set()
         self._datasets: dict[int, Any] = {}
         self._free_bytes: list[int] = []
@@ -60,8 +50,9 @@ class Workers:
 
     def begin(self) -> None:
         """Look at every child process."""
-        pids = [child.pid for child in multiprocessing.active_children()]
-        self._before = {pid: _look(pid) for pid in pids if pid is not None}
+        pids = [child.pid for child in multiprocessing.active_children() if child.pid]
+        self._turns_before = {pid: processes.turns(pid) for pid in pids}
+        self._memory_before = _memory_of(pids)
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note whose workers made a batch."""
@@ -89,40 +80,39 @@ class Workers:
 
     def end(self) -> dict[str, Any]:
         """Look again; return what each worker did meanwhile."""
-        looks = {pid: _look(pid) for pid in sorted(self._pids)}
-        turns = {pid: look.turns or self._turns.get(pid) for pid, look in looks.items()}
-        each = [self._did(pid, after) for pid, after in turns.items() if after]
+        each = []
+        for pid in sorted(self._pids):
+            after = processes.turns(pid) or self._turns.get(pid)
+            if after:
+                times = spent(self._turns_before.get(pid, {}), after)
+                each.append({**times, "cpus": sorted(processes.mask(pid))})
         if not each:
             return {}
-        found = {
+        memory = _memory_of(self._pids)
+        return {
             "each": each,
             "busy_ratio": busy_ratio(self._running_counts),
             "shm_free_bytes": min(self._free_bytes, default=None),
-        }
-        lasting = {pid: look for pid, look in looks.items() if look.turns and pid in self._before}
-        return found | (self._copies(lasting) if lasting else {})
-
-    def _did(self, pid: int, after: dict[int, processes.CpuTurn]) -> dict[str, Any]:
-        """Return what one worker did since the first step, or since it started."""
-        before = self._before.get(pid)
-        return {
-            **spent(before.turns if before else {}, after),
-            "cpus": sorted(processes.mask(pid)),
+            "private_bytes": fmean(m.private_bytes for m in memory.values()) if memory else None,
+            **self._copies(memory),
         }
 
-    def _copies(self, lasting: dict[int, _Look]) -> dict[str, Any]:
+    def _copies(self, memory: dict[int, processes.Mapped]) -> dict[str, Any]:
         """Return what those workers copied that lived through all the steps."""
-        copies = [copied(self._before[pid].memory, look.memory) for pid, look in lasting.items()]
-        known = [copy for copy in copies if copy is not None]
-        if len(known) < len(copies):
+        lasting = memory.keys() & self._memory_before.keys()
+        if not lasting:
             return {}
-        shared = (look.memory.shared_bytes for look in lasting.values() if look.memory is not None)
         return {
-            "copiers_count": len(known),
-            "copied_bytes": sum(known),
-            "inherited_bytes": sum(shared),
+            "copiers_count": len(lasting),
+            "copied_bytes": sum(copied(self._memory_before[pid], memory[pid]) for pid in lasting),
+            "inherited_bytes": sum(memory[pid].shared_bytes for pid in lasting),
             "object_bytes": object_bytes(self._datasets.values()),
         }
+
+
+def _memory_of(pids: Iterable[int]) -> dict[int, processes.Mapped]:
+    seen = {pid: processes.mapped(pid) for pid in pids}
+    return {pid: memory for pid, memory in seen.items() if memory is not None}
 
 
 def spent(
@@ -145,14 +135,12 @@ def busy_ratio(counts: Sequence[int]) -> float:
     return fmean(busy) if busy else 1.0
 
 
-def copied(before: processes.Mapped | None, after: processes.Mapped | None) -> int | None:
+def copied(before: processes.Mapped, after: processes.Mapped) -> int:
     """Return the bytes that went from shared to private: pages copied on write.
 
     A worker that merely grows shares as much as before; one that ends with less shared and as
     much more private wrote to what it had inherited, if only a reference count.
     """
-    if before is None or after is None:
-        return None
     lost = before.shared_bytes - after.shared_bytes
     return max(0, min(lost, after.private_bytes - before.private_bytes))
 
