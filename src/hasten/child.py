@@ -40,33 +40,34 @@ class LeverOmissions:
     """What the child offers to one lever, where its failure must not become the script's.
 
     Levers also act later, inside the script's own calls: an action that raises there is skipped.
+
+    Attributes:
+        itself: the training, which all levers share.
+        excuse: as in `Training`; the script goes on without the lever.
     """
 
     def __init__(self, training: Any, excuse: Callable[[Exception], None]) -> None:
-        self._training = training
-        self._excuse = excuse
+        self.itself = training
+        self.excuse = excuse
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._training, name)
+        return getattr(self.itself, name)
 
-    @property
-    def itself(self) -> Any:
-        """The training, which all levers share."""
-        return self._training
+    def _excused(self, act: Callable[..., Any], instead: Any = None) -> Callable[..., Any]:
+        """Return `act`, which answers `instead` where it raises."""
 
-    def _excused(self, act: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
         def careful(*args: Any, **kwargs: Any) -> Any:
             try:
                 return act(*args, **kwargs)
             except Exception as error:
-                self._excuse(error)
-                return instead(*args)
+                self.excuse(error)
+                return instead
 
         return careful
 
     def on_optimizer(self, apply: Callable[[Any], Any]) -> Any:
         """As `Training`; an optimizer for which `apply` raises stays as it is."""
-        return self._training.on_optimizer(self._excused(apply, lambda optimizer: None))
+        return self.itself.on_optimizer(self._excused(apply))
 
     def on_options(self, choose: Callable[[Any], Any]) -> Any:
         """As `Training`; an optimizer for which `choose` raises keeps the script's options.
@@ -75,8 +76,8 @@ class LeverOmissions:
         """
         from hasten.instrument.object_table import Table
 
-        careful = self._excused(choose, lambda optimizer: {})
-        optimizers, refused, is_taken = self._training.optimizers.known, Table(), False
+        careful = self._excused(choose, instead={})
+        optimizers, refused, is_taken = self.itself.optimizers.known, Table(), False
 
         def told(optimizer: Any) -> Any:
             nonlocal is_taken
@@ -86,36 +87,32 @@ class LeverOmissions:
             elif not is_taken:
                 refused[optimizer] = None
                 if len(refused) == len(optimizers):
-                    self._excuse(RuntimeError(found))
+                    self.excuse(RuntimeError(found))
             return found
 
-        return self._training.on_options(told)
+        return self.itself.on_options(told)
 
     def on_update(self, judge: Callable[..., Any]) -> Any:
         """As `Training`; where `judge` raises, the step is made."""
-        return self._training.on_update(self._excused(judge, lambda optimizer: None))
+        return self.itself.on_update(self._excused(judge))
 
     def on_root(self, apply: Callable[[Any], Any]) -> Any:
         """As `Training`; a module for which `apply` raises stays as it is."""
-        return self._training.on_root(self._excused(apply, lambda module: None))
+        return self.itself.on_root(self._excused(apply))
 
     def on_phase(self, enter: Callable[[Any], Any]) -> Any:
         """As `Training`; where `enter` or what it returned raises, the phase goes on as it is."""
-        entered = self._excused(enter, lambda phase: None)
+        entered = self._excused(enter)
 
         def careful(phase: Any) -> Any:
             leave = entered(phase)
-            return None if leave is None else self._excused(leave, lambda: None)
+            return None if leave is None else self._excused(leave)
 
-        return self._training.on_phase(careful)
-
-    def excuse(self, error: Exception) -> None:
-        """As `Training`; the script goes on without the lever."""
-        self._excuse(error)
+        return self.itself.on_phase(careful)
 
     def on_training(self, apply: Callable[[], Any]) -> Any:
         """As `Training`; where `apply` raises nothing is set."""
-        return self._training.on_training(self._excused(apply, lambda: None))
+        return self.itself.on_training(self._excused(apply))
 
 
 class AppliedLevers:
