@@ -278,7 +278,6 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
             said.add(name)
             _tell(f"hasten: left out {name}={setting}: {_first_line(error)}\n")
 
-    tracebacks.trim_printed()
     watch = Watch(measuring=False)
     undo.callback(watch.detach)
     watch.live.assumed = frozenset(order.assumed)
