@@ -119,7 +119,6 @@ class AppliedLevers:
     """The levers that are applied in this process, and how to undo each.
 
     Args:
-        training: the live objects of the script.
         excuse: takes the lever's name, its setting and what it raised later, inside the script's
             calls; None lets it reach the script, whose failure then decides on the lever.
     """
@@ -166,11 +165,7 @@ class AppliedLevers:
 
 
 def prepare(text: str) -> None:
-    """Begin, before the user's script.
-
-    Args:
-        text: the order as JSON, see `protocol.Order`.
-    """
+    """Begin, before the user's script; `text` is a `protocol.Order`."""
     order = Order.read(text)
     if order.mode is not Mode.RUN:
         _stay_inside()
@@ -260,9 +255,7 @@ def _leave_out_the_plan(why: str) -> None:
 def _steer(order: Order, undo: contextlib.ExitStack) -> None:
     """Apply the levers of a plan; one that breaks is left out and reported.
 
-    Args:
-        order: what to apply.
-        undo: takes what puts everything back as it was.
+    `undo` takes what puts everything back as it was.
     """
     from hasten.instrument import Watch
     from hasten.instrument.live import when_it_learns

@@ -41,7 +41,6 @@ class ScriptContext:
     """What the search knows of the script before it proposes anything.
 
     Attributes:
-        machine: this machine.
         baseline: the profile of the untouched script, None where there is none yet.
         traits: what the child saw of the script.
         assumed: the assumptions that the user granted, by name.

@@ -151,12 +151,8 @@ class Listener:
         """Wait for the first process that sends a message of `kind`; return its conversation.
 
         Every process that imports torch introduces itself; only one of them trains. One that is
-        ready to train is told to go on.
-
-        Args:
-            kind: the message to wait for, such as `protocol.FirstStep`.
-            until: deadline on `time.monotonic`.
-            alive: False ends the waiting, after what was already said has been read.
+        ready to train is told to go on. Once `alive` is False, the waiting ends after what was
+        already said has been read.
         """
         while True:
             living = alive()

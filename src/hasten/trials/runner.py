@@ -42,8 +42,6 @@ class TrialRunner:
         statistics: where the steps under each plan go.
 
     Args:
-        workload: the user's command.
-        isolation: how the children's writes are kept away from the user's files.
         patience_s: how long to wait for a first step.
         available_bytes: free memory before the first child, None if unknown; two children that
             do not fit live one at a time.
@@ -132,11 +130,7 @@ class TrialRunner:
     ) -> list[Pair]:
         """Run one pair for each coin (True: the baseline first).
 
-        Args:
-            baseline: one plan.
-            candidate: the other.
-            coins: the order of each pair.
-            apart: use two children even where one could alternate.
+        If they are to be `apart`, two children are used even where one could alternate.
 
         Raises:
             TooFewSteps: the script ends before a single pair is done.
@@ -187,14 +181,9 @@ class TrialRunner:
         return pairs
 
     def within(self, plans: tuple[Plan, ...], count: int, turns: tuple[Turn, Turn]) -> list[Pair]:
-        """Run pairs of two turns inside one child.
+        """Run `count` pairs of two turns inside one child.
 
         Where the script has no room for a single pair, there are none.
-
-        Args:
-            plans: what the turns are about.
-            count: pairs.
-            turns: one pair.
         """
 
         def run() -> list[Pair]:
