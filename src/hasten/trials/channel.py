@@ -203,15 +203,12 @@ class Listener:
                 self._selector.unregister(channel.connection)
                 return message
             if isinstance(message, protocol.Ready):
-                self._let_go(channel)
+                with suppress(ChildLost):  # its end is seen at the next read
+                    channel.send(protocol.Go())
             else:
                 self.attached.append(message)
             if not channel.has_message:
                 return None
-
-    def _let_go(self, channel: Channel) -> None:
-        with suppress(ChildLost):  # its end is seen at the next read
-            channel.send(protocol.Go())
 
     def close(self) -> None:
         """Stop listening; conversations that were adopted go on."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hasten.protocol import TraitsRead
-    from hasten.records import Pair, Plan, Step, Traits
+    from hasten.records import Pair, Plan, Step
     from hasten.trials.trial_process import TrialProcess
 
 _RECENT_COUNT = 3
@@ -233,10 +233,6 @@ class ScriptRhythm:
         self._watched_under: Plan | None = None
         self._kept_up_count = 0
         self._late: set[Plan] = set()
-
-    def know_passes(self, traits: Traits) -> None:
-        """Note how many steps a pass over the data has."""
-        self.pass_count = traits.pass_step_count
 
     def watched(self, plan: Plan, steps: Sequence[Step]) -> bool:
         """Note consecutive steps of the first plan, and whether the script waits for its loader.

@@ -74,7 +74,7 @@ class TrialRunner:
         """Return what a child under `plan` says about itself."""
         found = self.children.trial(plan).ask(ReadTraits(), TraitsRead, self._patience_s)
         self.pace.cycle_count = found.traits.cycle_count
-        self.rhythm.know_passes(found.traits)
+        self.rhythm.pass_count = found.traits.pass_step_count
         return found
 
     def note_costs(self, plan: Plan) -> None:

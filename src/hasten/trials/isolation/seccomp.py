@@ -22,6 +22,8 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Any
 
+from hasten.trials.isolation.namespaces import call
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -83,8 +85,8 @@ def refuse(*, messages: bool) -> None:
     code = b"".join(_program(machine, messages))
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
+    call("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     # Without _SPEC_ALLOW, older kernels slow down every branch in the trial.
     if libc.syscall(_SECCOMP[machine], _SET_MODE_FILTER, _SPEC_ALLOW, program) != 0:
         raise OSError(ctypes.get_errno(), "seccomp: the kernel refuses a filter of system calls")
