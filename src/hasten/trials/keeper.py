@@ -158,10 +158,7 @@ def _open_terminal(size: list[int]) -> int:
     """Open a terminal at which nobody types, so that scripts can ask for its size.
 
     It controls no session: its readers are not stopped, and /dev/tty does not lead to it. It is
-    there until this process ends, which holds the other end.
-
-    Args:
-        size: lines and columns.
+    there until this process ends, which holds the other end. `size` is lines and columns.
     """
     _, end = os.openpty()
     try:

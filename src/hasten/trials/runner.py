@@ -42,7 +42,6 @@ class TrialRunner:
         statistics: where the steps under each plan go.
 
     Args:
-        patience_s: how long to wait for a first step.
         available_bytes: free memory before the first child, None if unknown; two children that
             do not fit live one at a time.
         make_trial: makes a child; tests pass one that computes its answers.

@@ -71,9 +71,7 @@ class ScriptPace:
     def check_memory(self, resident_bytes: float, spare_device_bytes: float | None = None) -> None:
         """Decide whether two children fit into memory, by the size of the first.
 
-        Args:
-            resident_bytes: of the first child.
-            spare_device_bytes: what a second one would leave of an accelerator's memory.
+        A second one would leave `spare_device_bytes` of an accelerator's memory.
         """
         limit_bytes = inf if self._available_bytes is None else self._available_bytes
         is_short = spare_device_bytes is not None and spare_device_bytes < _DEVICE_MARGIN_BYTES
@@ -146,10 +144,7 @@ class ScriptPace:
         return shape.step_count * self.step_s + launch_count * self.launch_s(candidate)
 
     def timeout_s(self, count: int) -> float:
-        """Return how long to wait for so many steps before looking whether the script computes.
-
-        What lies between steps, such as an evaluation, is in the time of none of them.
-        """
+        """Return how long to wait for so many steps before looking whether the script computes."""
         return self._patience_s + _TIMEOUT_FACTOR * count * self.step_s
 
     # ---- one life of the script

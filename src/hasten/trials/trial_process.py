@@ -43,11 +43,6 @@ class TrialProcess:
 
     Attributes:
         start_s: seconds from its start to the end of its first step, after `begin`.
-
-    Args:
-        plan: levers applied from the start.
-        patience_s: how long to wait for the first training step.
-        code: what other trials have compiled; None lets it compile everything itself.
     """
 
     def __init__(

@@ -47,9 +47,7 @@ def version() -> int:
 def confine(scratch: str, *, apart: bool) -> list[str]:
     """Deny this process and its children all writes except to the scratch folder and devices.
 
-    Args:
-        scratch: the trial's folder.
-        apart: shared memory is the trial's own.
+    Where they are `apart`, shared memory is the trial's own.
 
     Returns:
         One sentence for what cannot be written though trials may need it.

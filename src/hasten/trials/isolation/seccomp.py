@@ -71,10 +71,7 @@ _AT_FDCWD, _SYMLINK_NOFOLLOW = -100, 0x100
 
 
 def refuse(*, messages: bool) -> None:
-    """Deny these calls to this process and its children.
-
-    Args:
-        messages: also deny the calls that share memory and messages.
+    """Deny these calls to this process and its children, those that share `messages`, too.
 
     Raises:
         OSError: the kernel has no such filter, or its numbers are not known here.
