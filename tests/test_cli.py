@@ -486,28 +486,6 @@ def test_what_python_runs_is_run(session):
             assert workload(session).argv == (name,)
 
 
-@pytest.mark.parametrize("verb", ["tune", "profile"])
-def test_a_pipe_is_left_unread_and_can_only_be_run(session, verb):
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as pipe, os.fdopen(writing, "wb") as script:
-        script.write(b"print('training')\n")
-        script.flush()
-        name = f"/dev/fd/{reading}"
-        done = hasten_with("run", "--set", "intra_op_threads=2", name)
-        assert done.exit_code == 0, done.stderr
-        refused = hasten_with(verb, name)
-        assert refused.exit_code == 2
-        assert f"{name} can be read once only" in refused.stderr
-        assert pipe.peek(1) == b"print('training')\n"
-
-
-def test_standard_input_is_no_script_of_a_trial_even_from_a_file(session):
-    with open("train.py") as file:
-        place = f"/dev/fd/{file.fileno()}"
-        assert hasten_with("tune", place).exit_code == 2
-        assert hasten_with("run", "--set", "compile=x", place).exit_code == 0
-
-
 def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monkeypatch):
     gone = project / "gone"
     gone.mkdir()

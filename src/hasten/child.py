@@ -40,33 +40,34 @@ class LeverOmissions:
     """What the child offers to one lever, where its failure must not become the script's.
 
     Levers also act later, inside the script's own calls: an action that raises there is skipped.
+
+    Attributes:
+        itself: the training, which all levers share.
+        excuse: as in `Training`; the script goes on without the lever.
     """
 
     def __init__(self, training: Any, excuse: Callable[[Exception], None]) -> None:
-        self._training = training
-        self._excuse = excuse
+        self.itself = training
+        self.excuse = excuse
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._training, name)
+        return getattr(self.itself, name)
 
-    @property
-    def itself(self) -> Any:
-        """The training, which all levers share."""
-        return self._training
+    def _excused(self, act: Callable[..., Any], instead: Any = None) -> Callable[..., Any]:
+        """Return `act`, which answers `instead` where it raises."""
 
-    def _excused(self, act: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
         def careful(*args: Any, **kwargs: Any) -> Any:
             try:
                 return act(*args, **kwargs)
             except Exception as error:
-                self._excuse(error)
-                return instead(*args)
+                self.excuse(error)
+                return instead
 
         return careful
 
     def on_optimizer(self, apply: Callable[[Any], Any]) -> Any:
         """As `Training`; an optimizer for which `apply` raises stays as it is."""
-        return self._training.on_optimizer(self._excused(apply, lambda optimizer: None))
+        return self.itself.on_optimizer(self._excused(apply))
 
     def on_options(self, choose: Callable[[Any], Any]) -> Any:
         """As `Training`; an optimizer for which `choose` raises keeps the script's options.
@@ -75,8 +76,8 @@ class LeverOmissions:
         """
         from hasten.instrument.object_table import Table
 
-        careful = self._excused(choose, lambda optimizer: {})
-        optimizers, refused, is_taken = self._training.optimizers.known, Table(), False
+        careful = self._excused(choose, instead={})
+        optimizers, refused, is_taken = self.itself.optimizers.known, Table(), False
 
         def told(optimizer: Any) -> Any:
             nonlocal is_taken
@@ -86,43 +87,38 @@ class LeverOmissions:
             elif not is_taken:
                 refused[optimizer] = None
                 if len(refused) == len(optimizers):
-                    self._excuse(RuntimeError(found))
+                    self.excuse(RuntimeError(found))
             return found
 
-        return self._training.on_options(told)
+        return self.itself.on_options(told)
 
     def on_update(self, judge: Callable[..., Any]) -> Any:
         """As `Training`; where `judge` raises, the step is made."""
-        return self._training.on_update(self._excused(judge, lambda optimizer: None))
+        return self.itself.on_update(self._excused(judge))
 
     def on_root(self, apply: Callable[[Any], Any]) -> Any:
         """As `Training`; a module for which `apply` raises stays as it is."""
-        return self._training.on_root(self._excused(apply, lambda module: None))
+        return self.itself.on_root(self._excused(apply))
 
     def on_phase(self, enter: Callable[[Any], Any]) -> Any:
         """As `Training`; where `enter` or what it returned raises, the phase goes on as it is."""
-        entered = self._excused(enter, lambda phase: None)
+        entered = self._excused(enter)
 
         def careful(phase: Any) -> Any:
             leave = entered(phase)
-            return None if leave is None else self._excused(leave, lambda: None)
+            return None if leave is None else self._excused(leave)
 
-        return self._training.on_phase(careful)
-
-    def excuse(self, error: Exception) -> None:
-        """As `Training`; the script goes on without the lever."""
-        self._excuse(error)
+        return self.itself.on_phase(careful)
 
     def on_training(self, apply: Callable[[], Any]) -> Any:
         """As `Training`; where `apply` raises nothing is set."""
-        return self._training.on_training(self._excused(apply, lambda: None))
+        return self.itself.on_training(self._excused(apply))
 
 
 class AppliedLevers:
     """The levers that are applied in this process, and how to undo each.
 
     Args:
-        training: the live objects of the script.
         excuse: takes the lever's name, its setting and what it raised later, inside the script's
             calls; None lets it reach the script, whose failure then decides on the lever.
     """
@@ -169,11 +165,7 @@ class AppliedLevers:
 
 
 def prepare(text: str) -> None:
-    """Begin, before the user's script.
-
-    Args:
-        text: the order as JSON, see `protocol.Order`.
-    """
+    """Begin, before the user's script; `text` is a `protocol.Order`."""
     order = Order.read(text)
     if order.mode is not Mode.RUN:
         _stay_inside()
@@ -263,9 +255,7 @@ def _leave_out_the_plan(why: str) -> None:
 def _steer(order: Order, undo: contextlib.ExitStack) -> None:
     """Apply the levers of a plan; one that breaks is left out and reported.
 
-    Args:
-        order: what to apply.
-        undo: takes what puts everything back as it was.
+    `undo` takes what puts everything back as it was.
     """
     from hasten.instrument import Watch
     from hasten.instrument.live import when_it_learns
@@ -281,7 +271,6 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
             said.add(name)
             _tell(f"hasten: left out {name}={setting}: {_first_line(error)}\n")
 
-    tracebacks.trim_printed()
     watch = Watch(measuring=False)
     undo.callback(watch.detach)
     watch.live.assumed = frozenset(order.assumed)

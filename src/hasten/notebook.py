@@ -133,10 +133,7 @@ def read_line(line: str) -> tuple[str, str | None, list[str]]:
 def profile(cells: Sequence[str], options: Sequence[str], *, cwd: str) -> NotebookReport:
     """Profile some cells as a notebook, as the command line does; progress is printed.
 
-    Args:
-        cells: sources in order.
-        options: of `hasten profile`.
-        cwd: where the session began, which is where its first cell ran.
+    It runs in `cwd`, where the session began, which is where its first cell ran.
     """
     from IPython.core.error import UsageError
 

@@ -139,11 +139,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOrder:
-    """A plan that turns may be about.
-
-    Attributes:
-        settings: of its levers.
-    """
+    """A plan that turns may be about: the settings of its levers."""
 
     settings: Mapping[str, Setting]
 
@@ -326,12 +322,7 @@ _KINDS: Mapping[str, type[Message]] = {
 
 
 def encode(message: Message, pid: int | None = None) -> bytes:
-    """Return a message as a line.
-
-    Args:
-        message: to send.
-        pid: the sender's own process id.
-    """
+    """Return a message as a line, with the sender's own process id."""
     sender = {} if pid is None else {"pid": pid}
     content = {item.name: getattr(message, item.name) for item in fields(message)}
     line = json.dumps(

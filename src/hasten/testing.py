@@ -118,22 +118,13 @@ def fed(**loader: Any) -> Traits:
 
 
 def plant(patch: Any, levers: Mapping[str, Any]) -> None:
-    """Replace the installed levers by `levers`.
-
-    Args:
-        patch: pytest's `monkeypatch`.
-        levers: by name.
-    """
+    """Replace the installed levers by `levers`, by name; `patch` is pytest's `monkeypatch`."""
     patch.setattr("hasten.lever.names", lambda: tuple(levers))
     patch.setattr("hasten.lever.load", levers.__getitem__)
 
 
 class RecordingWatcher(Watcher):
-    """A watcher that keeps what is said, and shows nothing.
-
-    Attributes:
-        said: the notes, in order.
-    """
+    """A watcher that keeps the notes that are said, and shows nothing."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

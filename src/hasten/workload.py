@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 NOTEBOOK = ".ipynb"
 MODULE_FLAG = re.compile(r"-m(?!-)")
 _PYTHON = re.compile(r"python[\d.]*")
-_DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/")
 
 
 def read_workload(
@@ -33,8 +32,7 @@ def read_workload(
     Args:
         words: the rest of the command line; it begins with `-m` for a module, or with `--`
             for a program.
-        once: the workload is started only once, so its script may be a pipe, and Python itself
-            says what is wrong with it.
+        once: the workload is started only once: Python itself says what is wrong with its script.
         python: the interpreter for a script; a program has its own.
 
     Raises:
@@ -46,11 +44,9 @@ def read_workload(
     check = {Entry.MODULE: lambda _: None, Entry.COMMAND: _check_program}
     check.get(entry, _check_file)(argv[0])
     python = _python(argv[0]) if entry is Entry.COMMAND else interpreter(python)
-    if entry in (Entry.SCRIPT, Entry.NOTEBOOK) and not once:
-        _check_lasting(argv[0])
-        # Another Python version may accept syntax that this one rejects.
-        if entry is Entry.SCRIPT and os.path.isfile(argv[0]) and python == sys.executable:
-            _check_syntax(argv[0])
+    # Another Python version may accept syntax that this one rejects.
+    if entry is Entry.SCRIPT and not once and python == sys.executable:
+        _check_syntax(argv[0])
     return Workload(entry=entry, argv=argv, cwd=cwd, python=python)
 
 
@@ -128,19 +124,9 @@ def _check_file(name: str) -> None:
         raise UsageError(f"Cannot read the script {name}.", remedy="Make it readable.")
 
 
-def _check_lasting(name: str) -> None:
-    """Refuse a script that can be read only once."""
-    lasts = os.path.isfile(name) or os.path.isdir(name)
-    if not lasts or name.startswith(_DESCRIPTORS):
-        raise UsageError(
-            f"{name} can be read once only, and hasten starts the script several times.",
-            remedy="Write it into a file and name that.",
-        )
-
-
 def _check_syntax(name: str) -> None:
-    """Catch a syntax error before anything is started; zip and .pyc files are not checked."""
-    if zipfile.is_zipfile(name) or name.endswith(".pyc"):
+    """Catch a syntax error before anything is started; only in plain files of source."""
+    if not os.path.isfile(name) or zipfile.is_zipfile(name) or name.endswith(".pyc"):
         return
     try:
         with warnings.catch_warnings(action="ignore"):

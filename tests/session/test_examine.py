@@ -20,7 +20,7 @@ KERNEL = {
 
 def examined(monkeypatch, found):
     steps = [Step(phase_ns={Phase.FORWARD: 100_000_000}, sample_count=1)] * 20
-    monkeypatch.setattr(examine.probes, "examine", lambda *_, **__: (steps, dict(found)))
+    monkeypatch.setattr(examine, "_look", lambda *_: (steps, dict(found)))
     monkeypatch.setattr(examine, "probe_levers", lambda *_, **__: {})
     runner = SimpleNamespace(
         pace=SimpleNamespace(repeat_count=lambda plan: 1),

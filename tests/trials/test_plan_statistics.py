@@ -64,7 +64,7 @@ def test_a_pause_at_the_head_of_each_short_pass_is_seen(steps, pass_count, has) 
 
 def test_what_is_found_later_does_not_change_how_the_script_is_raced() -> None:
     rhythm = ScriptRhythm()
-    rhythm.know_passes(fed(pass_batch_count=20, step_batch_count=2))
+    rhythm.pass_count = fed(pass_batch_count=20, step_batch_count=2).pass_step_count
     rhythm.watched(Plan(), passes(*HEAD * 4))
     assert rhythm.pause_count == 10
     rhythm.watched(Plan().with_lever("stays", True), passes(*[0.0] * 40))

@@ -12,12 +12,11 @@ from hasten.errors import HastenError
 from hasten.lever import ScriptContext, cure_of
 from hasten.records import Diagnosis, HotLine, Place
 from hasten.session.pair_probes import probe_levers
-from hasten.trials import probes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hasten.records import Finding, Machine, Plan, Profile
+    from hasten.records import Finding, Machine, Plan, Profile, Step
     from hasten.trials.runner import TrialRunner
 
 _LEAST_COUNT, _MOST_COUNT = 8, 200
@@ -50,9 +49,7 @@ def examine(
     least_count = max(_LEAST_COUNT, runner.pace.repeat_count(plan))
     count = min(_MOST_COUNT, max(least_count, int(seconds / max(1e-6, seen.step_s))))
     try:
-        steps, found = probes.examine(
-            runner, plan, count, least_count=least_count, most_s=_SLOWER_RATIO * seconds
-        )
+        steps, found = _look(runner, plan, count, least_count, _SLOWER_RATIO * seconds)
         traits = replace(runner.facts(plan).traits, has_team=_has_team(found))
     except HastenError:
         runner.children.clear()  # one has died, or is an answer behind
@@ -81,6 +78,20 @@ def examine(
         others_ratio=None if rivals is None else rivals.others_ratio,
         has_team=traits.has_team,
     )
+
+
+def _look(
+    runner: TrialRunner, plan: Plan, count: int, least_count: int, most_s: float
+) -> tuple[list[Step], dict[str, Any]]:
+    """Look closely at steps, as many as the script has room for; `least_count` after `most_s`."""
+
+    def look() -> tuple[list[Step], dict[str, Any]]:
+        room = runner.pace.room(count)
+        trial = runner.children.with_life((plan,), 0, room)
+        timeout_s = runner.pace.timeout_s(room)
+        return trial.examine(room, timeout_s=timeout_s, least_count=least_count, most_s=most_s)
+
+    return runner.repeat(look)
 
 
 def _has_team(found: Mapping[str, Any]) -> bool | None:

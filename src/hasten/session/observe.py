@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from hasten import compare
 from hasten.machine.caveats import OTHERS_RATIO
+from hasten.protocol import Turn
 from hasten.records import Phase, Profile
 from hasten.search.costs import GLANCE_COUNT, WATCH_MOST_COUNT, probe_count, watch_count
 from hasten.trials.plan_statistics import rare_steps, waits
-from hasten.trials.probes import overhead
 from hasten.units import duration, percent, step_parts
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ def measure_own_cost(runner: TrialRunner, seen: Profile, plan: Plan) -> Profile:
     count = min(_OVERHEAD_MOST_COUNT, int(_OVERHEAD_S / (4 * max(1e-6, seen.step_s))))
     if count < _OVERHEAD_LEAST_COUNT:  # microseconds do not matter in such long steps
         return seen
-    pairs = overhead(runner, plan, count)
+    # In the first turn of a pair (the baseline) our seams are taken out.
+    pairs = runner.within((plan,), count, (Turn(0, 1, 1, False), Turn(0, 1, 1, True)))
     if len(pairs) < _OVERHEAD_LEAST_COUNT:  # a short script: no interval, no claim
         return seen
     slower = compare.settle(pairs).speedup

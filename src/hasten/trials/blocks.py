@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hasten.lever import lookup
@@ -20,10 +19,6 @@ _T = TypeVar("_T")
 TOGETHER_RATIO = 1.3
 """How much longer two launches at once take than one: they read the disk together."""
 _PRESSURE = "/proc/pressure/cpu"
-_LEAST_BLOCK_S, _LONE_BLOCK_S = 0.02, 3.0  # long enough to be worth a signal, or a launch
-# A process that was stopped is slower for this long: its caches, its threads. In a step longer than
-# `_LONG_S` it does not show.
-_COLD_S, _LONG_S = 0.005, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,78 +42,16 @@ class BlockShape:
         return sum(self.skip_counts) + 2 * self.block_count
 
 
-def shape_of(
-    baseline: Plan,
-    candidate: Plan,
-    *,
-    apart: bool,
-    cycle_count: int,
-    ahead_count: int,
-    period_count: int,
-    pause_count: int,
-    pass_count: int,
-    step_s: float,
-    single_process: bool,
-    left_count: int,
-) -> BlockShape:
-    """Return how pairs are run: inside one child if all levers that differ can switch there.
-
-    There they alternate step by step, or in blocks of whole cycles if the loop waits for workers.
-    Where one life of the script is too short for such a pair, two children share it.
-
-    Args:
-        baseline: one plan.
-        candidate: the other.
-        apart: in two children in any case.
-        cycle_count: steps after which the times of the script as it is repeat.
-        ahead_count: batches that its workers have in flight: a lever that changes how they are
-            made shows only after these.
-        period_count: steps after which the times of its loop repeat.
-        pause_count: steps between pauses that only levers about the loader shorten, or 1.
-        pass_count: steps of a pass over the data where it is short, else 0.
-        step_s: seconds of a step; 0 where nobody has seen one.
-        single_process: only one child lives at a time, so a turn must be worth a launch.
-        left_count: steps that a warm child has left.
-    """
-    differing = baseline.differing(candidate)
-    levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
-    inside = bool(levers) and not apart and all(lever.scope is Scope.STEP for lever in levers)
-    feeding = any(_feeds(lever) for lever in levers)
-    cycle_count = ahead_count if inside and feeding else cycle_count
-    period_count = pause_count if pause_count > 1 and (apart or feeding) else period_count
-    cycle = _longest_cycle(cycle_count, baseline, candidate)
-    if inside:
-        settle = max(lever.settle_count for lever in levers)
-        skip = max(settle, _ahead_count(cycle_count, baseline, candidate))
-        block = _whole(cycle, period_count)
-        shape = BlockShape(relay=False, skip_counts=(skip, skip), block_count=block)
-        if block == 1 or shape.step_count <= left_count:
-            return shape
-    if pass_count and _adds_workers(baseline, candidate):  # these may begin a pass with a pause
-        period_count = pass_count
-    least_count, warm_count = 1, 0
-    if step_s:
-        least_s = _LONE_BLOCK_S if single_process else _LEAST_BLOCK_S
-        least_count = 1 + int(least_s / step_s)
-        # A race that only chooses may take its single step cold, a published figure may not. A
-        # child that was just launched has trained and was never stopped.
-        is_long = single_process or step_s > (_LONG_S if apart else least_s)
-        warm_count = 0 if is_long else ceil(_COLD_S / step_s)
-    block = max(1, min(_whole(max(least_count, cycle), period_count), left_count))
-    skips = [max(warm_count, _ahead_count(cycle_count, plan)) for plan in (baseline, candidate)]
-    return BlockShape(relay=True, skip_counts=(skips[0], skips[1]), block_count=block)
-
-
-def _whole(count: int, period_count: int) -> int:
+def whole(count: int, period_count: int) -> int:
     """Return a number of steps rounded up to whole periods.
 
-    >>> _whole(1, 1), _whole(1, 16), _whole(17, 16)
+    >>> whole(1, 1), whole(1, 16), whole(17, 16)
     (1, 16, 32)
     """
     return -(-count // period_count) * period_count
 
 
-def _ahead_count(cycle_count: int, *plans: Plan) -> int:
+def steps_ahead(cycle_count: int, *plans: Plan) -> int:
     """Return the batches that workers may have fetched before a turn, at another pace.
 
     In a relay they cost nothing: they are fetched between the last step of a turn and the signal
@@ -127,11 +60,11 @@ def _ahead_count(cycle_count: int, *plans: Plan) -> int:
     same: a loader always has workers x prefetch batches on order, so after that many
     steps each batch was asked for within this turn.
     """
-    longest = _longest_cycle(cycle_count, *plans)
+    longest = longest_cycle(cycle_count, *plans)
     return longest if longest > 1 else 0
 
 
-def _adds_workers(baseline: Plan, candidate: Plan) -> bool:
+def adds_workers(baseline: Plan, candidate: Plan) -> bool:
     """Return whether a lever that is in one plan alone fetches ahead, by workers."""
     differing = baseline.differing(candidate)
     return any(
@@ -140,7 +73,7 @@ def _adds_workers(baseline: Plan, candidate: Plan) -> bool:
     )
 
 
-def _longest_cycle(cycle_count: int, *plans: Plan) -> int:
+def longest_cycle(cycle_count: int, *plans: Plan) -> int:
     """Return the steps after which the times repeat: of the script's loader, or of a lever."""
     levers = [applied for plan in plans for applied in lookup(plan)]
     return max([cycle_count, *(lever.cycle_count(setting) for lever, setting in levers)])
@@ -190,13 +123,13 @@ def settle_count(own: Plan, plan: Plan, ahead_count: int = 1) -> int:
             taken over uses them up first.
     """
     counts = [
-        lever.settle_count + lever.cycle_count(setting) + (ahead_count - 1 if _feeds(lever) else 0)
+        lever.settle_count + lever.cycle_count(setting) + (ahead_count - 1 if feeds(lever) else 0)
         for lever, setting in both(own, plan)
     ]
     return max(counts, default=0)
 
 
-def _feeds(lever: Lever[Any]) -> bool:
+def feeds(lever: Lever[Any]) -> bool:
     """Return whether a lever is about the loader alone: it shows in batches asked for later."""
     return lever.phases == {Phase.DATA}
 

@@ -151,12 +151,8 @@ class Listener:
         """Wait for the first process that sends a message of `kind`; return its conversation.
 
         Every process that imports torch introduces itself; only one of them trains. One that is
-        ready to train is told to go on.
-
-        Args:
-            kind: the message to wait for, such as `protocol.FirstStep`.
-            until: deadline on `time.monotonic`.
-            alive: False ends the waiting, after what was already said has been read.
+        ready to train is told to go on. Once `alive` is False, the waiting ends after what was
+        already said has been read.
         """
         while True:
             living = alive()
@@ -207,15 +203,12 @@ class Listener:
                 self._selector.unregister(channel.connection)
                 return message
             if isinstance(message, protocol.Ready):
-                self._let_go(channel)
+                with suppress(ChildLost):  # its end is seen at the next read
+                    channel.send(protocol.Go())
             else:
                 self.attached.append(message)
             if not channel.has_message:
                 return None
-
-    def _let_go(self, channel: Channel) -> None:
-        with suppress(ChildLost):  # its end is seen at the next read
-            channel.send(protocol.Go())
 
     def close(self) -> None:
         """Stop listening; conversations that were adopted go on."""

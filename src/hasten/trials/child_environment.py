@@ -49,14 +49,10 @@ def environment(
     env: Mapping[str, str] = os.environ,
     **details: Any,
 ) -> dict[str, str]:
-    """Return the environment of a child that works under `plan`.
+    """Return the environment of a child that works under `plan`: the user's own `env`, edited.
 
-    Args:
-        plan: levers to apply; those that act before the import of torch edit the environment.
-        mode: what the child is for.
-        assumed: what the user granted, by name.
-        env: the user's own environment; it stays as it is.
-        details: further fields of the order, such as `socket` and `seed`.
+    Levers that act before the import of torch edit it, too. `details` are further fields of the
+    order, such as `socket` and `seed`.
     """
     result = dict(env)
     for lever, setting in lookup(plan):

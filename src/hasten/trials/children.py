@@ -45,13 +45,8 @@ class Children:
     def trial(self, *plans: Plan, slot: int = 0, fresh: bool = False) -> TrialProcess:
         """Return a living, warm child that runs under the first of `plans`.
 
-        A child can take any plan with the same levers of scope LAUNCH; otherwise it is ended and
-        a new one is started.
-
-        Args:
-            plans: one plan, or two that will alternate.
-            slot: which of the two children.
-            fresh: start a new one in any case.
+        A child can take any plan with the same levers of scope LAUNCH; otherwise, or where it is to
+        be `fresh`, it is ended and a new one is started.
         """
         trial = self._slots[slot]
         if trial is not None and (fresh or not can_take(trial.plan, plans[0])):

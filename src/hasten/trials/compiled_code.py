@@ -108,11 +108,7 @@ class CompiledCode:
 
 
 def is_handed_out(kept: Path | None) -> bool:
-    """Return whether real runs begin with the code that a tuning keeps.
-
-    Args:
-        kept: where it is kept; None where it is not.
-    """
+    """Return whether real runs begin with the code that a tuning keeps."""
     return kept is not None and TORCHS_CACHE not in os.environ
 
 
@@ -155,9 +151,6 @@ def handed_out(kept: Path) -> dict[str, str]:
 
     That is torch's own folder, so a real run adds to it as ever. One that the user has chosen
     for torch, or that belongs to somebody else, is left alone.
-
-    Args:
-        kept: what a tuning has left.
     """
     if TORCHS_CACHE in os.environ or not kept.is_dir():
         return {}

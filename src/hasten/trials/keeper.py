@@ -31,10 +31,14 @@ def keep(spec: dict[str, Any], apart: bool, pipes: tuple[int, int, int]) -> None
     told: dict[str, Any] = {"notes": []}
     try:
         os.setpgid(0, 0)
-        proc, stdin = _open_proc(), _open_input(spec["terminal"])
+        # The guard's /proc, before a new namespace hides it.
+        proc = os.open("/proc" if os.path.isdir("/proc/self") else "/", os.O_RDONLY)
+        stdin = _open_input(spec["terminal"])
         told["notes"] = _isolate(spec, apart)
         told["keeper"] = _pid_in(proc)
-        _open_streams(spec, stdin)
+        for descriptor, stream in ((stdin, 0), (spec["out"], 1)):
+            os.dup2(descriptor, stream)
+            os.close(descriptor)
         os.chdir(spec["cwd"])
     except Exception as error:
         if apart and getattr(error, "strerror", "") == _import("namespaces").NOT_APART:
@@ -77,7 +81,8 @@ def _become(
     """Turn the forked child into the user's command; never returns."""
     try:
         os.setpgid(0, 0)
-        _set_oom_score()
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write(_OOM_SCORE)  # a courtesy, not a promise
         told["notes"] += _confine(spec, keeper is None)
         told["pid"] = _pid_in(proc)
         if spec["isolation"] != "none":
@@ -127,11 +132,6 @@ def _import(name: str) -> Any:
     return importlib.import_module(f"hasten.trials.isolation.{name}")
 
 
-def _open_proc() -> int:
-    """Open the guard's /proc before a new namespace hides it."""
-    return os.open("/proc" if os.path.isdir("/proc/self") else "/", os.O_RDONLY)
-
-
 def _pid_in(proc: int) -> int:
     """Return the pid of this process in the namespace of a /proc."""
     try:
@@ -146,21 +146,6 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _set_oom_score() -> None:
-    try:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write(_OOM_SCORE)
-    except OSError:
-        return  # a courtesy, not a promise
-
-
-def _open_streams(spec: dict[str, Any], stdin: int) -> None:
-    os.dup2(stdin, 0)
-    os.dup2(spec["out"], 1)
-    os.close(stdin)
-    os.close(spec["out"])
-
-
 def _open_input(terminal: list[int] | None) -> int:
     """Open what the command is to read: nothing, from a terminal where the user's is one."""
     if terminal is not None:
@@ -173,10 +158,7 @@ def _open_terminal(size: list[int]) -> int:
     """Open a terminal at which nobody types, so that scripts can ask for its size.
 
     It controls no session: its readers are not stopped, and /dev/tty does not lead to it. It is
-    there until this process ends, which holds the other end.
-
-    Args:
-        size: lines and columns.
+    there until this process ends, which holds the other end. `size` is lines and columns.
     """
     _, end = os.openpty()
     try:

@@ -32,12 +32,8 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
-    if not argv:
-        return _refuse("There is no notebook.", "Write hasten.trials.notebook train.ipynb.")
     try:
         cells = code_cells(Path(argv[0]))
-    except OSError as error:
-        return _refuse(f"Cannot read the notebook {argv[0]}: {error.strerror}.", "Check its path.")
     except (ValueError, KeyError, TypeError, AttributeError):
         return _refuse(f"{argv[0]} is not a notebook.", "Save it as .ipynb, format 4.")
     try:

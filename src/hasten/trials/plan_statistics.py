@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hasten.protocol import TraitsRead
-    from hasten.records import Pair, Plan, Step, Traits
+    from hasten.records import Pair, Plan, Step
     from hasten.trials.trial_process import TrialProcess
 
 _RECENT_COUNT = 3
@@ -147,12 +147,7 @@ class PlanStatistics:
     ) -> None:
         """Note how many pages a child has faulted in by now, after a turn under `plan`.
 
-        Args:
-            plan: the one that it runs under.
-            child: which one.
-            faults_count: since it was launched.
-            step_count: steps of the turn. What happened before them, as under another plan, is left
-                out.
+        What happened before the steps of the turn, as under another plan, is left out.
         """
         _, steps_before, faults_before = self._last_faults.get(id(child), (child, -1, 0.0))
         self._last_faults[id(child)] = child, child.step_count, faults_count  # held: keeps its id
@@ -239,10 +234,6 @@ class ScriptRhythm:
         self._kept_up_count = 0
         self._late: set[Plan] = set()
 
-    def know_passes(self, traits: Traits) -> None:
-        """Note how many steps a pass over the data has."""
-        self.pass_count = traits.pass_step_count
-
     def watched(self, plan: Plan, steps: Sequence[Step]) -> bool:
         """Note consecutive steps of the first plan, and whether the script waits for its loader.
 
@@ -315,9 +306,6 @@ def pauses(steps: Sequence[Step], pass_count: int) -> bool:
     If one block in twenty held a pause, a median would show only the others: it hides the pause,
     and what a lever takes away from it.
 
-    Args:
-        steps: in a row.
-        pass_count: steps of a pass.
     """
     if not pass_count or len(steps) < 2 * pass_count:
         return False

@@ -231,7 +231,8 @@ class Process:
         """
         if self.exit is not None and self.exit.lost:
             raise process_ancestry.guard_lost()
-        process_ancestry.raise_if_outside(self.output(), self.errors())
+        if process_ancestry.OUTSIDE in self.output() + self.errors():
+            raise process_ancestry.outside()
 
     def output(self) -> str:
         """Return what the command wrote: the first 64 KiB and the last 256 KiB."""

@@ -49,16 +49,6 @@ def descends(pid: str, ancestor_pid: int) -> bool:
     return False
 
 
-def raise_if_outside(*outputs: str) -> None:
-    """Raise where a process of the trial has said that it was outside.
-
-    Raises:
-        IsolationFailed: it has.
-    """
-    if any(OUTSIDE in output for output in outputs):
-        raise outside()
-
-
 def guard_lost() -> IsolationFailed:
     """Return the error of a trial whose guard was ended from outside, and the trial with it."""
     return IsolationFailed(

@@ -26,11 +26,7 @@ _LEAST_S = 1e-3
 
 
 class RankChannels:
-    """As one `Channel`, but for several ranks.
-
-    Args:
-        channels: one for each rank, in their order.
-    """
+    """As one `Channel`, but with one for each rank, in their order."""
 
     def __init__(self, channels: Sequence[Channel]) -> None:
         self._channels = channels

@@ -69,16 +69,8 @@ def recorded(
 ) -> Iterator[tuple[Recorded, Path]]:  # fmt: skip
     """Run the first steps of the script under `plan`; yield what was recorded and where.
 
-    Args:
-        workload: the user's command.
-        plan: levers to apply.
-        take: what is special about this run.
-        isolation: how its writes are kept away from the user's files.
-        patience_s: how long the whole run may take before it is looked whether it still computes.
-        code: what other trials have compiled.
-        assumed: what the user granted, by name.
-        running: the group of runs that this one joins while it goes on.
-        deadline: when to stop waiting for it.
+    After `patience_s` it is looked whether the run still computes. It joins the group `running`
+    while it goes on.
 
     Raises:
         ScriptFailed: the run ended, or took too long, before it had anything to say.

@@ -42,9 +42,6 @@ class TrialRunner:
         statistics: where the steps under each plan go.
 
     Args:
-        workload: the user's command.
-        isolation: how the children's writes are kept away from the user's files.
-        patience_s: how long to wait for a first step.
         available_bytes: free memory before the first child, None if unknown; two children that
             do not fit live one at a time.
         make_trial: makes a child; tests pass one that computes its answers.
@@ -76,7 +73,7 @@ class TrialRunner:
         """Return what a child under `plan` says about itself."""
         found = self.children.trial(plan).ask(ReadTraits(), TraitsRead, self._patience_s)
         self.pace.cycle_count = found.traits.cycle_count
-        self.rhythm.know_passes(found.traits)
+        self.rhythm.pass_count = found.traits.pass_step_count
         return found
 
     def note_costs(self, plan: Plan) -> None:
@@ -132,11 +129,7 @@ class TrialRunner:
     ) -> list[Pair]:
         """Run one pair for each coin (True: the baseline first).
 
-        Args:
-            baseline: one plan.
-            candidate: the other.
-            coins: the order of each pair.
-            apart: use two children even where one could alternate.
+        If they are to be `apart`, two children are used even where one could alternate.
 
         Raises:
             TooFewSteps: the script ends before a single pair is done.
@@ -187,14 +180,9 @@ class TrialRunner:
         return pairs
 
     def within(self, plans: tuple[Plan, ...], count: int, turns: tuple[Turn, Turn]) -> list[Pair]:
-        """Run pairs of two turns inside one child.
+        """Run `count` pairs of two turns inside one child.
 
         Where the script has no room for a single pair, there are none.
-
-        Args:
-            plans: what the turns are about.
-            count: pairs.
-            turns: one pair.
         """
 
         def run() -> list[Pair]:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import sys
-from math import inf
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
-from hasten.records import Plan
-from hasten.trials.blocks import settle_count, shape_of
+from hasten.records import Plan, Scope
+from hasten.trials.blocks import (
+    BlockShape,
+    adds_workers,
+    both,
+    feeds,
+    longest_cycle,
+    settle_count,
+    steps_ahead,
+    whole,
+)
 from hasten.trials.exit_errors import too_short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hasten.records import Step
-    from hasten.trials.blocks import BlockShape
     from hasten.trials.plan_statistics import ScriptRhythm, StartCosts
 
 _WARM_COUNT = 3
@@ -22,6 +30,10 @@ _TIMEOUT_FACTOR = 20.0
 _MEMORY_MARGIN_RATIO = 1.2
 _DEVICE_MARGIN_BYTES = 1 << 30  # the driver's own, for each process
 _LEAST_ROOM_COUNT = 8
+_LEAST_BLOCK_S, _LONE_BLOCK_S = 0.02, 3.0  # long enough to be worth a signal, or a launch
+# A process that was stopped is slower for this long: its caches, its threads. In a step longer than
+# `_LONG_S` it does not show.
+_COLD_S, _LONG_S = 0.005, 0.1
 
 
 class ScriptPace:
@@ -59,9 +71,7 @@ class ScriptPace:
     def check_memory(self, resident_bytes: float, spare_device_bytes: float | None = None) -> None:
         """Decide whether two children fit into memory, by the size of the first.
 
-        Args:
-            resident_bytes: of the first child.
-            spare_device_bytes: what a second one would leave of an accelerator's memory.
+        A second one would leave `spare_device_bytes` of an accelerator's memory.
         """
         limit_bytes = inf if self._available_bytes is None else self._available_bytes
         is_short = spare_device_bytes is not None and spare_device_bytes < _DEVICE_MARGIN_BYTES
@@ -82,14 +92,48 @@ class ScriptPace:
         return self._starts.start_s + self.warm_count(plan) * self.step_s
 
     def shape(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> BlockShape:
-        """Return how the pairs of two plans are run; `apart` forces two children."""
-        return shape_of(
-            baseline, candidate, apart=apart,
-            cycle_count=self.repeat_count(baseline, candidate),
-            ahead_count=self.cycle_count, period_count=self._rhythm.period_count,
-            pause_count=self._rhythm.pause_count, pass_count=self._rhythm.short_pass_count,
-            step_s=self.step_s, single_process=self.single_process, left_count=self._left_count(),
-        )  # fmt: skip
+        """Return how pairs are run: inside one child if all levers that differ can switch there.
+
+        There they alternate step by step, or in blocks of whole cycles if the loop waits for
+        workers. Where one life of the script is too short for such a pair, or if they are to be
+        `apart`, two children share it.
+        """
+        differing = baseline.differing(candidate)
+        levers = [lever for lever, _ in both(baseline, candidate) if lever.name in differing]
+        inside = bool(levers) and not apart and all(lever.scope is Scope.STEP for lever in levers)
+        feeding = any(feeds(lever) for lever in levers)
+        # A lever that changes how batches are made shows only after those that are on order.
+        cycle_count = (
+            self.cycle_count if inside and feeding else self.repeat_count(baseline, candidate)
+        )
+        period_count, pause_count = self._rhythm.period_count, self._rhythm.pause_count
+        if pause_count > 1 and (apart or feeding):  # only levers about the loader shorten it
+            period_count = pause_count
+        cycle = longest_cycle(cycle_count, baseline, candidate)
+        if inside:
+            settle = max(lever.settle_count for lever in levers)
+            skip = max(settle, steps_ahead(cycle_count, baseline, candidate))
+            block = whole(cycle, period_count)
+            shape = BlockShape(relay=False, skip_counts=(skip, skip), block_count=block)
+            if block == 1 or shape.step_count <= self._left_count():
+                return shape
+        if self._rhythm.short_pass_count and adds_workers(baseline, candidate):
+            period_count = self._rhythm.short_pass_count  # they may begin a pass with a pause
+        least_count, warm_count = self._least_counts(apart=apart)
+        block = max(1, min(whole(max(least_count, cycle), period_count), self._left_count()))
+        skips = [max(warm_count, steps_ahead(cycle_count, plan)) for plan in (baseline, candidate)]
+        return BlockShape(relay=True, skip_counts=(skips[0], skips[1]), block_count=block)
+
+    def _least_counts(self, *, apart: bool) -> tuple[int, int]:
+        """Return the least steps of a turn in a relay, and how many of them a child is cold."""
+        if not self.step_s:
+            return 1, 0
+        # With only one child at a time, a turn must be worth a launch.
+        least_s = _LONE_BLOCK_S if self.single_process else _LEAST_BLOCK_S
+        # A race that only chooses may take its single step cold, a published figure may not. A
+        # child that was just launched has trained and was never stopped.
+        is_long = self.single_process or self.step_s > (_LONG_S if apart else least_s)
+        return 1 + int(least_s / self.step_s), 0 if is_long else ceil(_COLD_S / self.step_s)
 
     def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:
         """Return about how long a pair takes, with the launches that a short life costs."""
@@ -100,10 +144,7 @@ class ScriptPace:
         return shape.step_count * self.step_s + launch_count * self.launch_s(candidate)
 
     def timeout_s(self, count: int) -> float:
-        """Return how long to wait for so many steps before looking whether the script computes.
-
-        What lies between steps, such as an evaluation, is in the time of none of them.
-        """
+        """Return how long to wait for so many steps before looking whether the script computes."""
         return self._patience_s + _TIMEOUT_FACTOR * count * self.step_s
 
     # ---- one life of the script

@@ -35,11 +35,7 @@ def listen(socket: str) -> None:
 
 
 def where(folder: Path, pid: int) -> str:
-    """Ask a living process that listens where it is.
-
-    Args:
-        folder: where its socket is.
-        pid: of the process.
+    """Ask a living process whose socket is in `folder` where it is.
 
     Returns:
         Such as `train.py:31 in evaluate: loss = model(x)`, empty where nobody knows.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -25,34 +23,6 @@ def trim_uncaught() -> None:
         shown(kind, error, error.__traceback__)
 
     sys.excepthook = show
-
-
-def trim_printed() -> None:
-    """Leave our frames out of tracebacks that the script or its threads print or log."""
-    import threading
-    import traceback
-
-    # Everything in the module goes through these: print_exc, format_exc, logging.exception.
-    for name in ("walk_tb", "_walk_tb_with_full_positions"):
-        if walk := getattr(traceback, name, None):
-            setattr(traceback, name, partial(_without_ours, walk))
-    shown = threading.excepthook
-
-    def show(args: threading.ExceptHookArgs, /) -> None:
-        for each in () if args.exc_value is None else _chain(args.exc_value):
-            each.__traceback__ = trimmed(each.__traceback__)
-        if args.exc_value is not None:
-            trace = args.exc_value.__traceback__
-            args = threading.ExceptHookArgs((args.exc_type, args.exc_value, trace, args.thread))
-        shown(args)
-
-    threading.excepthook = show
-
-
-def _without_ours(walk: Callable[[Any], Iterable[Any]], trace: Any) -> Iterator[Any]:
-    steps = list(walk(trace))
-    kept = [step for step in steps if not step[0].f_code.co_filename.startswith(_OWN)]
-    yield from kept or steps
 
 
 def trimmed(trace: TracebackType | None) -> TracebackType | None:

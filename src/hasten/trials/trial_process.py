@@ -43,15 +43,6 @@ class TrialProcess:
 
     Attributes:
         start_s: seconds from its start to the end of its first step, after `begin`.
-
-    Args:
-        workload: the user's command.
-        plan: levers applied from the start.
-        isolation: how its writes are kept away from the user's files.
-        patience_s: how long to wait for the first training step.
-        deadline: when to stop waiting for it.
-        code: what other trials have compiled; None lets it compile everything itself.
-        assumed: what the user granted, by name.
     """
 
     def __init__(
@@ -117,10 +108,7 @@ class TrialProcess:
     def ask(self, command: Command, answer: type[_A], timeout_s: float | None = None) -> _A:
         """Send a command and return the answer.
 
-        Args:
-            command: what the child is to do.
-            answer: the kind of message with which it answers.
-            timeout_s: how long that may take before it is looked whether the script computes.
+        After `timeout_s` without an answer it is looked whether the script computes.
 
         Raises:
             TooFewSteps: the script has come to its end.
@@ -160,12 +148,7 @@ class TrialProcess:
     def turns(
         self, turns: Sequence[Turn], *, timeout_s: float | None = None
     ) -> tuple[list[list[Step]], Mapping[str, float]]:
-        """Run turns and return the steps of each, and what the process has used so far.
-
-        Args:
-            turns: in order.
-            timeout_s: how long all of them may take.
-        """
+        """Run turns and return the steps of each, and what the process has used so far."""
         if timeout_s is not None:
             timeout_s += self._code.patience_s
         command = protocol.RunTurns(turns=tuple(turns))
@@ -178,11 +161,7 @@ class TrialProcess:
     ) -> tuple[list[Step], dict[str, Any]]:
         """Look closely at `count` steps; return them, and what the examiners found.
 
-        Args:
-            count: the most steps.
-            timeout_s: how long to wait for the answer.
-            least_count: steps that are enough once the look has taken `most_s`; all by default.
-            most_s: seconds that are enough.
+        `least_count` are enough once the look has taken `most_s`; all by default.
         """
         least_count = count if least_count is None else min(least_count, count)
         command = protocol.Examine(step_count=count, least_count=least_count, most_s=most_s)

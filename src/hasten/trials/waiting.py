@@ -27,12 +27,7 @@ def awaited(
     time of a step foretells. So a wait that runs out is repeated while the processes of the trial
     (loader workers included) have used a good part of a core since it began, or would run if they
     had one.
-
-    Args:
-        look: waits for an answer for so many seconds; None where there is none.
-        process: the trial.
-        timeout_s: how long one wait may take.
-        deadline: when nobody waits any more, whatever the trial does.
+    `look` waits for an answer for so many seconds.
     """
     while (wait_s := min(timeout_s, deadline.left_s)) > 0.0:
         began_s, used_s = time.monotonic(), cpu_s(process.keeper)

@@ -20,7 +20,7 @@ import re
 import struct
 
 from hasten.trials.isolation.mounts import SHM
-from hasten.trials.isolation.namespaces import lacks
+from hasten.trials.isolation.namespaces import call, lacks
 
 # The numbers are the same on all architectures (syscalls(2)).
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -38,21 +38,16 @@ def version() -> int:
     """Return the Landlock ABI of the running kernel, 0 where there is none."""
     if lacks("landlock"):
         return 0
-    found: int = _libc().syscall(_CREATE_RULESET, None, 0, _VERSION)
-    return max(0, found)
-
-
-def works() -> bool:
-    """Whether this kernel has a Landlock that lets programs rename files between folders."""
-    return version() >= _FIRST_WITH_REFER
+    try:
+        return _call(_CREATE_RULESET, None, 0, _VERSION)
+    except OSError:
+        return 0
 
 
 def confine(scratch: str, *, apart: bool) -> list[str]:
     """Deny this process and its children all writes except to the scratch folder and devices.
 
-    Args:
-        scratch: the trial's folder.
-        apart: shared memory is the trial's own.
+    Where they are `apart`, shared memory is the trial's own.
 
     Returns:
         One sentence for what cannot be written though trials may need it.
@@ -97,8 +92,7 @@ def restrict(paths: list[str]) -> None:
         if os.path.exists(path):
             _allow(ruleset, path, rights)
     # Without this, ordinary users may not restrict themselves: it could fool set-user-id programs.
-    if _libc().prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
+    call("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
     _call(_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
 
@@ -112,14 +106,10 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     os.close(descriptor)
 
 
-def _libc() -> ctypes.CDLL:
+def _call(number: int, *arguments: object) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
-    return libc
-
-
-def _call(number: int, *arguments: object) -> int:
-    result: int = _libc().syscall(ctypes.c_long(number), *arguments)
+    result: int = libc.syscall(ctypes.c_long(number), *arguments)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"landlock: {os.strerror(code)}")

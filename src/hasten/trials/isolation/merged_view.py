@@ -80,12 +80,7 @@ class MergedView:
         return path
 
     def resolve(self, path: str, *, follow: bool) -> str:
-        """Return an absolute path with its links resolved, as the merged view has them.
-
-        Args:
-            path: an absolute path.
-            follow: whether a link at its end is followed as well.
-        """
+        """Return an absolute path with its links resolved, one at its end where they `follow`."""
         for _ in range(_MOST_LINKS):
             folder, name = os.path.split(path.rstrip("/") or "/")
             folder = self._resolved_folder(folder)
@@ -168,10 +163,7 @@ class MergedView:
     def editing(self, path: str, *, empty: bool = False, deep: bool = False) -> str:
         """Copy what a resolved path shows into the shadow, so that it can be changed there.
 
-        Args:
-            path: a resolved path.
-            empty: the content is about to be thrown away.
-            deep: copy a folder with all that it holds.
+        An `empty` copy has no content, a `deep` one of a folder all that it holds.
         """
         above = self.root + path
         if not deep and (exists(above) or self.exempt(path)):

@@ -22,6 +22,8 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Any
 
+from hasten.trials.isolation.namespaces import call
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -69,10 +71,7 @@ _AT_FDCWD, _SYMLINK_NOFOLLOW = -100, 0x100
 
 
 def refuse(*, messages: bool) -> None:
-    """Deny these calls to this process and its children.
-
-    Args:
-        messages: also deny the calls that share memory and messages.
+    """Deny these calls to this process and its children, those that share `messages`, too.
 
     Raises:
         OSError: the kernel has no such filter, or its numbers are not known here.
@@ -83,8 +82,8 @@ def refuse(*, messages: bool) -> None:
     code = b"".join(_program(machine, messages))
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
+    call("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     # Without _SPEC_ALLOW, older kernels slow down every branch in the trial.
     if libc.syscall(_SECCOMP[machine], _SET_MODE_FILTER, _SPEC_ALLOW, program) != 0:
         raise OSError(ctypes.get_errno(), "seccomp: the kernel refuses a filter of system calls")

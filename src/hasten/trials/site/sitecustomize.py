@@ -55,10 +55,12 @@ def _come_in(here):
         if not _helper_process():
             from hasten.trials import own_imports
 
-            own_imports.keep_apart(root)
-            from hasten import child
+            if file := own_imports.hiding():
+                own_imports.stay_out(file)
+            else:
+                from hasten import child
 
-            child.prepare(os.environ["HASTEN_CHILD"])
+                child.prepare(os.environ["HASTEN_CHILD"])
 
 
 _here = _leave_path()
