@@ -15,7 +15,6 @@ from hasten.errors import (
     ScriptFailed,
     TooFewSteps,
 )
-from hasten.trials.own_imports import HIDES
 from hasten.units import counted
 
 if TYPE_CHECKING:
@@ -209,8 +208,6 @@ def _failed(ended: Exit, when: str, tail: str) -> tuple[str, str]:
     if "the script asks for input" in tail:
         problem = f"The script asks for input (exit code {ended.code}) {when}."
         return problem, "Give the answers as arguments: nobody answers in a trial."
-    if HIDES in tail:
-        return f"A file of yours {HIDES}.", "Rename the file that the script's output names."
     if any(words in tail for words in _NO_TERMINAL):
         problem = f"The script asks for a terminal (exit code {ended.code}) {when}."
         return problem, _WITHOUT_TERMINAL

@@ -55,12 +55,10 @@ def _come_in(here):
         if not _helper_process():
             from hasten.trials import own_imports
 
-            if file := own_imports.hiding():
-                own_imports.stay_out(file)
-            else:
-                from hasten import child
+            own_imports.keep_apart(root)
+            from hasten import child
 
-                child.prepare(os.environ["HASTEN_CHILD"])
+            child.prepare(os.environ["HASTEN_CHILD"])
 
 
 _here = _leave_path()
