@@ -280,28 +280,17 @@ def test_a_call_in_a_function_does_not_stand_for_the_line(desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "lines",
     [
-        "DataLoader(data, worker_init_fn=seed_worker)",
-        "DataLoader(data, worker_init_fn=functools.partial(seed_worker, seed=1))",
-        "options = {'worker_init_fn': seed_worker}",
-        "options['worker_init_fn'] = seed_worker",
-        "loader.worker_init_fn = seed_worker",
+        "def start(i):\n    torch.set_num_threads(1)\nDataLoader(data, worker_init_fn=start)\n",
+        "loader = DataLoader(data, worker_init_fn=lambda i: torch.set_num_threads(1))\n",
+        "def start(i):\n    torch.set_num_threads(1)\noptions['worker_init_fn'] = start\n",
     ],
 )
-@pytest.mark.parametrize("nested", [False, True])
-def test_what_starts_loader_workers_keeps_its_threads(desk, given, nested) -> None:
-    lines = f"def seed_worker(i):\n    torch.set_num_threads(1)\n{given}\n"
-    if nested:
-        lines = "def main():\n" + "".join(f"    {li}\n" for li in lines.splitlines())
-    text = desk.edit(f"import torch\n\n{lines}", intra_op_threads=4)
-    assert text == f"import torch\n\ntorch.set_num_threads(4)\n\n{lines}"
-
-
-def test_a_lambda_that_starts_loader_workers_keeps_its_threads(desk) -> None:
-    line = "loader = DataLoader(data, worker_init_fn=lambda i: torch.set_num_threads(1))\n"
-    text = desk.edit(f"import torch\n\n{line}", intra_op_threads=4)
-    assert text == f"import torch\n\ntorch.set_num_threads(4)\n\n{line}"
+def test_calls_that_may_start_loader_workers_are_left_to_the_user(desk, lines) -> None:
+    desk.edit(f"import torch\n{lines}", intra_op_threads=4)
+    assert desk.diff == ""
+    assert "since a call may be there for the workers of a `worker_init_fn`" in desk.said()
 
 
 @pytest.mark.parametrize(

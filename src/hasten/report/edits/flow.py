@@ -24,7 +24,6 @@ _ITSELF = frozenset({
     "to", "cuda", "cpu", "float", "double", "half", "bfloat16", "train", "eval",
     "requires_grad_", "apply", "share_memory",
 })  # fmt: skip
-_LOOPS = (cst.For, cst.While)
 
 
 class Flow:
@@ -115,6 +114,8 @@ class Flow:
         func = value.func
         if isinstance(func, cst.Attribute) and func.attr.value in _ITSELF:
             self._link_value(key, func.value, scope)
+        elif dotted(func) == "iter" and value.args:
+            self._link_value(key, value.args[0].value, scope)
 
     def _pass(self, site: Site) -> None:
         """Join the arguments of a call of the project's own functions with their parameters."""
@@ -143,14 +144,3 @@ def _passed(call: cst.Call, parameters: tuple[str, ...]) -> Iterator[tuple[str, 
             return
         name = argument.keyword.value if argument.keyword else next(waiting, "")
         yield name, argument.value
-
-
-def loop_around(survey: Survey, node: cst.CSTNode) -> cst.CSTNode | None:
-    """Return the outermost loop of the same function around a node."""
-    found = None
-    for parent in survey.parents(node):
-        if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.Lambda):
-            break
-        if isinstance(parent, _LOOPS):
-            found = parent
-    return found

@@ -16,6 +16,7 @@ from hasten.report.edits.arguments import (
 )
 from hasten.report.edits.flow import Flow
 from hasten.report.edits.job import change, reaches
+from hasten.report.edits.kinds.loops import backwards
 from hasten.report.edits.survey import Site, dotted, mentions
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _INDEX = 5
 # From this Python on, Linux does not fork: each worker runs the file of the script once more.
 _NO_FORK_PYTHON = (3, 14)
 _NEEDS_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", _CONTEXT)
-_COUNTING = frozenset({"range", "trange", "count"})
 
 
 def loader_workers(job: Job) -> None:
@@ -160,53 +160,32 @@ def _written(survey: Survey, site: Site, known: Mapping[int, Site]) -> bool:
 
 
 def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
-    """Return the loaders over which a loop with a backward pass goes.
+    """Return the loaders over which a loop with a backward pass goes, or whose items it takes.
 
-    An only one is taken where all such loops merely count, unless it is seen to be used elsewhere.
+    Where there is no such loop, as with a library that trains, an only one is taken, unless a loop
+    goes over it.
     """
     flow = Flow(survey)
     training = _training_loops(survey)
-    gone_over = [_iterable(loop) for loop in training if isinstance(loop.node, cst.For)]
-    keys = {key for site in gone_over for key in _iterated(flow, site)}
-    found = [site for site in sites if flow.head(flow.result_key(site)) in keys]
-    if found or len(sites) != 1:
-        return found
-    only = flow.head(flow.result_key(sites[0]))
-    counting = all(_counts(site.node) for site in gone_over)
-    return sites if counting and only not in _elsewhere(survey, flow, training) else []
-
-
-def _elsewhere(survey: Survey, flow: Flow, training: list[Site]) -> set[Key]:
-    """Return what is gone over outside of the training loops, or by an iterator not read there."""
     around = {id(loop.node) for loop in training}
-    read = {
-        key
+    taken = [
+        site
         for site in survey.calls
         if dotted(site.call.func) == "next"
         and any(id(parent) in around for parent in survey.parents(site.node))
-        for key in _iterated(flow, site)
-    }
-    uses = [_iterable(loop) for loop in survey.loops if id(loop.node) not in around]
-    uses += [
-        site
-        for site in survey.calls
-        if dotted(site.call.func) == "iter" and flow.head(flow.result_key(site)) not in read
     ]
-    return {key for site in uses for key in _iterated(flow, site)}
-
-
-def _counts(node: cst.CSTNode) -> bool:
-    """Return whether numbers are all that a loop goes over: `range(3)`, `tqdm(range(3))`."""
-    if not isinstance(node, cst.Call):
-        return False
-    name = dotted(node.func).rpartition(".")[2]
-    return name in _COUNTING or any(_counts(arg.value) for arg in node.args)
+    loops = training or survey.loops
+    gone_over = [_iterable(loop) for loop in loops if not isinstance(loop.node, cst.While)]
+    keys = {key for site in (*gone_over, *taken) for key in _iterated(flow, site)}
+    found = [site for site in sites if flow.head(flow.result_key(site)) in keys]
+    if training:
+        return found
+    return sites if len(sites) == 1 and not found else []
 
 
 def _training_loops(survey: Survey) -> list[Site]:
     """Return the loops around a backward pass, or around a call of a function that makes one."""
-    inside = [s for s in survey.calls if dotted(s.call.func).rpartition(".")[2] == "backward"]
-    inside += [s for s in survey.calls if _is_backward(s.call.func) and s not in inside]
+    inside = backwards(survey)
     reached = {id(site.node) for site in inside}
     grew = True
     while grew:
@@ -222,10 +201,6 @@ def _training_loops(survey: Survey) -> list[Site]:
         for parent in survey.parents(site.node)
         if isinstance(parent, cst.For | cst.While)
     ]
-
-
-def _is_backward(func: cst.CSTNode) -> bool:
-    return isinstance(func, cst.Attribute) and func.attr.value == "backward"
 
 
 def _iterable(loop: Site) -> Site:

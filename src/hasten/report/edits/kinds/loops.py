@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from hasten.report.edits.flow import loop_around
 from hasten.report.edits.job import change
 from hasten.report.edits.statements import before, ensure_import
 from hasten.report.edits.survey import Site
@@ -55,9 +54,9 @@ def _training_loop(survey: Survey) -> Site | None:
         loops = {
             id(loop): Site(scope=site.scope, node=loop)
             for site in sites
-            if (loop := loop_around(survey, site.node)) is not None
+            if (loop := _loop_around(survey, site.node)) is not None
         }
-        outside = [site for site in sites if loop_around(survey, site.node) is None]
+        outside = [site for site in sites if _loop_around(survey, site.node) is None]
         again = found is not None and len(sites) > 1 and bool(outside)
         if len(scopes) > 1 or len(loops) > 1 or again:
             return None
@@ -68,3 +67,14 @@ def _training_loop(survey: Survey) -> Site | None:
         # A loop around a call of this function is farther out than any in it.
         sites = [s for s in survey.calls if s.scope is not scope and survey.function(s) is scope]
     return None
+
+
+def _loop_around(survey: Survey, node: cst.CSTNode) -> cst.CSTNode | None:
+    """Return the outermost loop of the same function around a node."""
+    found = None
+    for parent in survey.parents(node):
+        if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.Lambda):
+            break
+        if isinstance(parent, cst.For | cst.While):
+            found = parent
+    return found
