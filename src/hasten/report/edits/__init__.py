@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hasten.lever import by_hand, lookup
 from hasten.records import Entry
 from hasten.report.edits.job import Job
-from hasten.report.edits.project import read_project, too_deep
+from hasten.report.edits.project import read_project
 from hasten.report.edits.table import EDITS, LAST
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def write_edits(
         python_version: of the Python that was tuned; empty means this one.
 
     Raises:
-        UsageError: the script is not a Python file, cannot be read, or nests too deeply.
+        UsageError: the script is not a Python file, or cannot be read.
         PlanError: the plan names a lever that is not installed here.
     """
     if not plan.settings:
@@ -81,10 +81,7 @@ def write_edits(
         )
         for lever, setting in lookup(plan)
     }  # fmt: skip
-    try:
-        variables = _edit_all(jobs, env)
-    except RecursionError as error:
-        raise too_deep(project.entry.path) from error
+    variables = _edit_all(jobs, env)
     diff = project.diff()
     if diff and unwritten:
         notes.append(
@@ -126,8 +123,6 @@ def _edit(edit: Edit, job: Job) -> None:
     noted_count = len(job.notes)
     try:
         edit(job)
-    except RecursionError:
-        raise
     except Exception as error:
         for source, tree, added in before:
             source.tree, source.added = tree, added

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
@@ -103,6 +103,25 @@ def spread_names(call: cst.Call) -> list[str]:
     return [dotted(arg.value) for arg in call.args if arg.star == "**"]
 
 
+def home(survey: Survey, site: Site, name: str, *, index: int | None = None) -> Site | None:
+    """Return the node that has or gets an argument: the call, or the dict that it spreads.
+
+    None means that its arguments come from elsewhere.
+    """
+    if any(arg.star == "*" for arg in site.call.args):
+        return None
+    if argument(site.call, name, index=index) is not None or not spread_names(site.call):
+        return site
+    return spread_literal(survey, site)
+
+
+def put(node: Any, name: str, value: str, *, index: int | None = None) -> Any:
+    """Return a call or a dict with an argument changed if present, or else added at the end."""
+    if isinstance(node, cst.Dict):
+        return _with_entry(node, name, value)
+    return with_argument(node, name, value, index=index)
+
+
 def spread_literal(survey: Survey, site: Site) -> Site | None:
     """Return the dict literal that a call unpacks with `**`, if it is used for nothing else.
 
@@ -135,8 +154,7 @@ def spread_literal(survey: Survey, site: Site) -> Site | None:
     return Site(scope=owner, node=value) if used_count == len(spread) + 1 else None
 
 
-def with_entry(node: cst.Dict, name: str, value: str) -> cst.Dict:
-    """Return a dict with an entry changed if present, or else added at the end."""
+def _with_entry(node: cst.Dict, name: str, value: str) -> cst.Dict:
     elements = list(node.elements)
     for place, element in enumerate(elements):
         if isinstance(element, cst.DictElement) and _text(element.key) == name:

@@ -46,9 +46,8 @@ class Flow:
         head, _, rest = text.partition(".")
         if not head:
             return None
-        method = scope
         if head == "self" and rest and "." not in rest:
-            return (method.owner or scope, text)
+            return (scope.owner or scope, text)
         if rest:
             return None
         return (scope.binding(head) or self._survey.files[scope.source], head)
@@ -132,7 +131,6 @@ class Flow:
             skipped = 1
         for name, value in _passed(site.call, called.parameters[skipped:]):
             if name in called.parameters:
-                self._join((called, name), self.key(value, site.scope))
                 self._link_value((called, name), value, site.scope)
 
 

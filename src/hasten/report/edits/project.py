@@ -213,17 +213,9 @@ def _read(path: Path, name: str) -> SourceFile:
     except cst.ParserSyntaxError as error:
         problem = f"Cannot edit {path}: line {error.raw_line} is not Python that can be read."
         raise UsageError(problem, remedy="Mend that line.") from error
-    except RecursionError as error:
-        raise too_deep(path) from error
-    except (OSError, ValueError, LookupError) as error:
+    except (OSError, ValueError, LookupError, RecursionError) as error:
         problem = f"Cannot edit {path}: it cannot be read ({type(error).__name__})."
         raise UsageError(problem, remedy="Make it readable, as UTF-8 or as it declares.") from error
-
-
-def too_deep(path: Path) -> UsageError:
-    """Return the error for a file nested too deeply for Python's recursion limit."""
-    problem = f"Cannot edit {path}: an expression in it nests too deeply."
-    return UsageError(problem, remedy=_PASTE)
 
 
 def _imports(source: SourceFile, home: Path, package: str) -> Iterator[tuple[Path, str]]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from hasten.report.edits.arguments import (
-    argument,
     code,
+    home,
+    put,
     spread_literal,
     spread_names,
-    with_argument,
-    with_entry,
 )
 from hasten.report.edits.flow import Flow
 from hasten.report.edits.job import change, reaches
 from hasten.report.edits.kinds.loops import backwards
-from hasten.report.edits.survey import Site, dotted, mentions
+from hasten.report.edits.survey import Site, dotted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from hasten.report.edits.survey import Survey
 
 _CONTEXT = "multiprocessing_context"
-_INDEX = 5
+_WORKERS, _INDEX = "num_workers", 5
 # From this Python on, Linux does not fork: each worker runs the file of the script once more.
 _NO_FORK_PYTHON = (3, 14)
 _NEEDS_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", _CONTEXT)
@@ -42,7 +41,7 @@ def loader_workers(job: Job) -> None:
     if why := _why_other_draws(job) or _why_drawn_early(job):
         job.keep_running(why)
         return
-    if _write(job, {"num_workers": str(job.setting)}):
+    if _write(job):
         job.note(
             "the workers start anew with each pass; persistent_workers=True would spare that, and "
             "shuffle otherwise from the second pass on. No sample that was watched drew a random "
@@ -52,7 +51,7 @@ def loader_workers(job: Job) -> None:
 
 def redrawing_workers(job: Job) -> None:
     """Let so many workers fetch and draw for themselves."""
-    if _write(job, {"num_workers": str(job.setting)}):
+    if _write(job):
         job.note(
             "random draws differ from those of `hasten run`, but not in distribution; the workers "
             "start anew with each pass, which persistent_workers=True would spare where no pass "
@@ -96,7 +95,7 @@ def _why_other_draws(job: Job) -> str:
     return ""
 
 
-def _write(job: Job, settings: dict[str, str]) -> bool:
+def _write(job: Job) -> bool:
     survey = job.survey()
     sites = survey.called("torch.utils.data.", last=frozenset({"DataLoader"}))
     if not sites:
@@ -109,11 +108,11 @@ def _write(job: Job, settings: dict[str, str]) -> bool:
             at=survey.places(sites),
         )
         return False
-    homes = [_home(survey, site, settings) for site in feeding]
-    known = {id(home.node): home for home in homes if home is not None}
-    if unclear := [site for site, home in zip(feeding, homes, strict=True) if home is None]:
+    homes = [home(survey, site, _WORKERS, index=_INDEX) for site in feeding]
+    known = {id(place.node): place for place in homes if place is not None}
+    if unclear := [site for site, place in zip(feeding, homes, strict=True) if place is None]:
         job.paste("its arguments come from elsewhere", at=survey.places(unclear))
-    if settings["num_workers"] == "0" and (bound := [s for s in known.values() if _is_bound(s)]):
+    if not job.setting and (bound := [s for s in known.values() if _is_bound(s)]):
         job.keep_running(f"the loader at {survey.places(bound)} asks for what needs workers")
         return False
     others = [s for s in sites if s not in feeding and not _written(survey, s, known)]
@@ -122,41 +121,38 @@ def _write(job: Job, settings: dict[str, str]) -> bool:
             f"the loader at {survey.places(others)} does not feed the training loop and stays as "
             "it is; `hasten run` gives it workers, too"
         )
-    whole = settings | _start(job, survey, list(known.values()))
-    change(list(known.values()), lambda site: lambda node: _with(node, whole))
+    context = _context(job, survey, list(known.values()))
+
+    def written(node: object) -> object:
+        node = put(node, _WORKERS, str(job.setting), index=_INDEX)
+        return put(node, _CONTEXT, context) if context else node
+
+    change(list(known.values()), lambda site: written)
     return bool(known)
 
 
-def _start(job: Job, survey: Survey, homes: list[Site]) -> dict[str, str]:
+def _context(job: Job, survey: Survey, homes: list[Site]) -> str:
     """Return how workers start that the script never had: by fork, as under the lever."""
-    if not job.setting or job.traits.worker_count:
-        return {}
     chosen = survey.called(
         "multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"
     )
-    if chosen or any(_CONTEXT in code(home.node) for home in homes):
-        return {}
-    sure = not any(isinstance(home.node, cst.Call) and spread_names(home.call) for home in homes)
-    if sure and reaches(job.python, _NO_FORK_PYTHON):
-        return {_CONTEXT: '"fork"'}
-    if not _is_guarded(survey):
+    is_chosen = chosen or any(_CONTEXT in code(place.node) for place in homes)
+    had_workers = not job.setting or job.traits.worker_count
+    if is_chosen or had_workers or not reaches(job.python, _NO_FORK_PYTHON):
+        return ""
+    if any(isinstance(place.node, cst.Call) and spread_names(place.call) for place in homes):
         job.note(
             "from Python 3.14 on, workers run the script anew: what it does then belongs below "
             f'`if __name__ == "__main__":`, or the loader takes {_CONTEXT}="fork"'
         )
-    return {}
-
-
-def _is_guarded(survey: Survey) -> bool:
-    """Return whether a part of the script runs only where it is the one that is started."""
-    body = survey.project.entry.tree.body
-    return any(isinstance(node, cst.If) and mentions(node.test, "__name__") for node in body)
+        return ""
+    return '"fork"'
 
 
 def _written(survey: Survey, site: Site, known: Mapping[int, Site]) -> bool:
     """Return whether a loader takes its arguments from a dict that is edited for another."""
-    home = spread_literal(survey, site)
-    return home is not None and id(home.node) in known
+    place = spread_literal(survey, site)
+    return place is not None and id(place.node) in known
 
 
 def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
@@ -223,31 +219,7 @@ def _iterated(flow: Flow, site: Site) -> list[Key]:
     return found
 
 
-def _home(survey: Survey, site: Site, settings: dict[str, str]) -> Site | None:
-    """Return the node that has or gets the arguments: the call, or the dict that it spreads."""
-    call = site.call
-    if any(arg.star == "*" for arg in call.args):
-        return None
-    given = [argument(call, name, index=_index(name)) for name in settings]
-    if all(found is not None for found in given) or not spread_names(call):
-        return site
-    return None if any(given) else spread_literal(survey, site)
-
-
-def _index(name: str) -> int | None:
-    return _INDEX if name == "num_workers" else None
-
-
 def _is_bound(site: Site) -> bool:
     """Return whether a loader asks for something that torch refuses without workers."""
     text = code(site.node)
     return any(name in text for name in _NEEDS_WORKERS)
-
-
-def _with(node: Any, settings: dict[str, str]) -> Any:
-    for name, value in settings.items():
-        if isinstance(node, cst.Dict):
-            node = with_entry(node, name, value)
-        else:
-            node = with_argument(node, name, value, index=_index(name))
-    return node

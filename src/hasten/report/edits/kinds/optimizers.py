@@ -10,10 +10,9 @@ from hasten.report.edits.arguments import (
     argument,
     code,
     entry,
+    home,
+    put,
     spread_literal,
-    spread_names,
-    with_argument,
-    with_entry,
     without_argument,
 )
 from hasten.report.edits.job import change
@@ -97,12 +96,12 @@ def _has_momentum(survey: Survey, site: Site) -> bool:
 
 
 def _choose(job: Job, survey: Survey, sites: list[Site], name: str, *, rival: str) -> None:
-    written = [(site, _home(survey, site, name)) for site in sites]
-    if unclear := [site for site, home in written if home is None]:
+    written = [(site, home(survey, site, name)) for site in sites]
+    if unclear := [site for site, place in written if place is None]:
         job.paste("its arguments come from elsewhere", at=survey.places(unclear))
-    homes = {id(home.node): home for _, home in written if home is not None}
-    change(list(homes.values()), lambda site: lambda node: _chosen(node, name, rival))
-    if homes:
+    places = {id(place.node): place for _, place in written if place is not None}
+    change(list(places.values()), lambda site: lambda node: _chosen(node, name, rival))
+    if places:
         job.note(
             "the first update of each weight is rounded otherwise than under `hasten run`, "
             "which leaves it to the script's own form"
@@ -114,20 +113,11 @@ def _given(call: cst.Call, name: str) -> str:
     return "False" if found is None else code(found.value)
 
 
-def _home(survey: Survey, site: Site, name: str) -> Site | None:
-    """Return the node that has or gets the argument: the call, or the dict that it spreads."""
-    if argument(site.call, name) is not None or not spread_names(site.call):
-        return site
-    return spread_literal(survey, site)
-
-
 def _chosen(node: Any, name: str, rival: str) -> Any:
     """Return a call or a dict with one form asked for, and the other no longer."""
     if isinstance(node, cst.Dict):
         told = entry(node, rival)
-        node = node if told is None or code(told) in _OFF else with_entry(node, rival, "None")
-        return with_entry(node, name, "True")
-    other = argument(node, rival)
-    if other is not None and code(other.value) not in _OFF:
+        node = node if told is None or code(told) in _OFF else put(node, rival, "None")
+    elif (other := argument(node, rival)) is not None and code(other.value) not in _OFF:
         node = without_argument(node, other)
-    return with_argument(node, name, "True")
+    return put(node, name, "True")

@@ -38,9 +38,6 @@ def intra_op_threads(job: Job) -> None:
         return
     survey = job.survey()
     sites = [site for site in survey.called("torch.set_num_threads") if len(site.call.args) == 1]
-    if odd := [site for site in sites if site.call.args[0].star]:
-        job.paste("the number comes from elsewhere", at=survey.places(odd))
-        return
     inner = [site for site in sites if not _always_runs(job, survey, site)]
     if inner and any(_START in source.before for source in survey.files):
         job.paste(f"a call may be there for the workers of a `{_START}`", at=survey.places(inner))
