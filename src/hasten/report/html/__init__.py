@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hasten.records import Outcome
 from hasten.report import steps, text, wording
-from hasten.report.html import bars, curves, races, sections
+from hasten.report.html import curves, races, sections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ def render_tuning(
         notes=edits.notes if edits else (),
         partial=bool(edits and edits.missing),
         apply=f"{wording.report_line(tuning.workload, plan_path)} --edits | patch -p1",
-        bars=bars.bars(before, after),
+        bars=sections.bars(before, after),
         phases=steps.phase_rows(before, *([after] if after else [])),
         where=sections.where(before, after),
         waterfall=races.waterfall(tuning),
@@ -86,7 +86,7 @@ def render_profile(found: Profiling) -> str:
         notes=(),
         partial=False,
         apply="",
-        bars=bars.bars(profile, None),
+        bars=sections.bars(profile, None),
         phases=steps.phase_rows(profile),
         where=[],
         waterfall=None,
