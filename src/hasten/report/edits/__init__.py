@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hasten.lever import Lever
-    from hasten.records import Plan, Setting, Traits, Workload
+    from hasten.records import Plan, Traits, Workload
     from hasten.report.edits.job import Edit
 
 _OURS = "HASTEN_"
@@ -69,8 +69,8 @@ def write_edits(
     project = read_project(workload)
     notes = list(project.unread)
     unwritten: list[str] = []
-    jobs = {
-        lever.name: (
+    jobs = [
+        (
             lever,
             Job(
                 project=project, lever=lever.name, setting=setting,
@@ -80,7 +80,7 @@ def write_edits(
             ),
         )
         for lever, setting in lookup(plan)
-    }  # fmt: skip
+    ]  # fmt: skip
     variables = _edit_all(jobs, env)
     diff = project.diff()
     if diff and unwritten:
@@ -98,13 +98,15 @@ def write_edits(
     return Edits(diff=diff, notes=tuple(notes), missing=tuple(unwritten))
 
 
-def _edit_all(jobs: Mapping[str, tuple[Lever[Any], Job]], env: Mapping[str, str]) -> dict[str, str]:
+def _edit_all(jobs: list[tuple[Lever[Any], Job]], env: Mapping[str, str]) -> dict[str, str]:
     """Write every lever; return the variables of those that are set in the environment."""
     variables: dict[str, str] = {}
-    for lever, job in sorted(jobs.values(), key=_turn):
+    for lever, job in sorted(jobs, key=_turn):
         if lever.edit:
             _edit(EDITS[lever.edit], job)
-        elif added := _variables(lever, job.setting, env):
+            continue
+        given = lever.env(env, job.setting).items()
+        if added := {key: value for key, value in given if env.get(key) != value}:
             variables |= added
         else:
             _explain(lever, job)
@@ -128,11 +130,6 @@ def _edit(edit: Edit, job: Job) -> None:
             source.tree, source.added = tree, added
         del job.notes[noted_count:]
         job.paste(f"the edit does not understand these files ({type(error).__name__})")
-
-
-def _variables(lever: Lever[Any], setting: Setting, env: Mapping[str, str]) -> dict[str, str]:
-    """Return what a lever adds to the environment or changes in it."""
-    return {key: v for key, v in lever.env(env, setting).items() if env.get(key) != v}
 
 
 def _explain(lever: Lever[Any], job: Job) -> None:

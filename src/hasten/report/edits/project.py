@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
@@ -57,7 +57,7 @@ class SourceFile:
 
     def apply(self, changes: Mapping[int, Change]) -> None:
         """Change nodes of the tree, given by identity, innermost first."""
-        changed = self.tree.visit(_Replacing(changes))  # type: ignore[arg-type]
+        changed = self.tree.visit(_Replacing(changes))
         assert isinstance(changed, cst.Module)  # noqa: S101  # a module stays one
         # Parsed again, because no node may occur in a tree twice, and inserted pieces might.
         self.tree = cst.parse_module(changed.bytes)
@@ -84,24 +84,16 @@ class SourceFile:
         return "".join(ended).encode(encoding, "surrogateescape").decode("utf-8", "surrogateescape")
 
 
-class _Replacing:
-    """The interface that libcst expects of a visitor."""
+class _Replacing(cst.CSTTransformer):
+    """Changes nodes given by their identity."""
 
     def __init__(self, changes: Mapping[int, Change]) -> None:
+        super().__init__()
         self._changes = changes
 
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        return True
-
-    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
-        change = self._changes.get(id(original))
-        return updated if change is None else change(updated)
-
-    def on_visit_attribute(self, node: cst.CSTNode, attribute: str) -> None:
-        pass
-
-    def on_leave_attribute(self, node: cst.CSTNode, attribute: str) -> None:
-        pass
+    def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> Any:
+        change = self._changes.get(id(original_node))
+        return updated_node if change is None else change(updated_node)
 
 
 def _lines(text: str) -> list[str]:

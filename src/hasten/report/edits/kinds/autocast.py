@@ -6,7 +6,6 @@ lines are given to the user.
 
 from __future__ import annotations
 
-from itertools import chain, count
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -77,22 +76,19 @@ def autocast(job: Job) -> None:
 
 def _write(job: Job, survey: Survey, sites: list[Site]) -> None:
     device = job.traits.model.device or "cpu"
-    statements = {id(site.node): survey.statement(site.node) for site in sites}
+    calls = {id(survey.statement(site.node)): site for site in sites}
 
-    def wrapped(site: Site) -> Callable[[object], object]:
-        torch = survey.local_name(site.source, "torch") or "torch"
-        asked = f"enabled={torch}.is_grad_enabled(), " if _is_shared(survey, site) else ""
+    def wrapped(statement: Site) -> Callable[[object], object]:
+        call = calls[id(statement.node)]
+        torch = survey.local_name(call.source, "torch") or "torch"
+        asked = f"enabled={torch}.is_grad_enabled(), " if _is_shared(survey, call) else ""
         head = (
             f'with {torch}.autocast("{device}", dtype={torch}.{job.setting}, {asked}'
             "cache_enabled=False):"
         )
-        call = next(s for s in sites if statements[id(s.node)] is site.node)
         return lambda node: _under(node, call, head, _free_name(survey, call))
 
-    unique = {id(n): n for n in statements.values()}
-    scopes = {id(statements[id(site.node)]): site.scope for site in sites}
-    places = [Site(scope=scopes[key], node=node) for key, node in unique.items()]
-    change(places, wrapped)
+    change([Site(scope=s.scope, node=survey.statement(s.node)) for s in sites], wrapped)
 
 
 def _under(
@@ -119,7 +115,7 @@ def _free_name(survey: Survey, site: Site) -> str:
     small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     if isinstance(small, cst.Assign) and small.value is site.node:
         return code(small.targets[0].target)
-    names = chain(("outputs", "answer"), (f"outputs_{number}" for number in count(2)))
+    names = ("outputs", *(f"outputs_{number}" for number in range(2, len(taken) + 3)))
     return next(name for name in names if name not in taken)
 
 
