@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from jinja2 import Template
 
-    from hasten.records import Diagnosis, Machine, Profiling, Tuning, Workload
+    from hasten.records import Profiling, Tuning
     from hasten.report.edits import Edits
 
 
@@ -67,7 +67,7 @@ def render_tuning(
         lines_title=steps.lines_title(before),
         trust=text.trust(tuning),
         usage=[],
-        **_seen(tuning.diagnosis, tuning.workload, tuning.machine, tuning),
+        **_seen(tuning, tuning),
     )
 
 
@@ -81,11 +81,6 @@ def render_profile(found: Profiling) -> str:
         lead=steps.verdicts(profile),
         tiles=[],
         run="",
-        by_hand=[],
-        edits=[],
-        notes=(),
-        partial=False,
-        apply="",
         bars=sections.bars(profile, None),
         phases=steps.phase_rows(profile),
         where=[],
@@ -98,20 +93,19 @@ def render_profile(found: Profiling) -> str:
         lines_title=steps.lines_title(profile),
         trust=[*wording.granted(found.assumed), *found.notes],
         usage=steps.usage(profile, found.machine),
-        **_seen(found.diagnosis, found.workload, found.machine, None),
+        **_seen(found, None),
     )
 
 
-def _seen(
-    diagnosis: Diagnosis | None, workload: Workload, machine: Machine, tuning: Tuning | None
-) -> dict[str, Any]:
+def _seen(found: Profiling | Tuning, tuning: Tuning | None) -> dict[str, Any]:
     """Return what both pages show: findings, lines, the steps over time, the machine."""
+    diagnosis, workload = found.diagnosis, found.workload
     return {
         "findings": sections.findings(diagnosis, workload, tuning),
         "hot_lines": sections.hot_lines(diagnosis, workload),
         "course": curves.course(diagnosis.steps) if diagnosis else None,
-        "machine": sections.machine(machine),
-        "caveats": machine.caveats,
+        "machine": sections.machine(found.machine),
+        "caveats": found.machine.caveats,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import log
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -225,39 +226,20 @@ def moves(races: Sequence[Comparison], final: Plan) -> list[Move]:
         final: the final plan.
     """
     plan, found = Plan(), []
-    for index, seen in enumerate(races):
-        other = _other(seen, plan)
-        if other is None or seen.speedup is None:
+    for seen, following in zip_longest(races, races[1:]):
+        if seen.speedup is None or plan not in (seen.baseline, seen.candidate):
             continue
-        after = _went_on(seen, plan, other, following=races[index + 1 : index + 2], final=final)
+        other = seen.candidate if seen.baseline == plan else seen.baseline
+        sides = (following.baseline, following.candidate) if following else (final,)
+        after = next((side for side in sides if _is_of(side, plan, other)), None)
+        if after is None and following is None and final != plan:
+            after = other if _is_better(seen) == (other == seen.candidate) else None
         if after is not None:
             gain = seen.speedup.mid_ratio
             ratio = 1.0 / gain if other == seen.candidate else gain
             found.append(Move(seen=seen, before=plan, after=after, time_ratio=ratio))
             plan = after
     return found
-
-
-def _other(seen: Comparison, plan: Plan) -> Plan | None:
-    """Return the side of a race that is not the current plan, if the other side is."""
-    if seen.baseline == plan:
-        return seen.candidate
-    return seen.baseline if seen.candidate == plan else None
-
-
-def _went_on(
-    seen: Comparison, plan: Plan, other: Plan, *, following: Sequence[Comparison], final: Plan
-) -> Plan | None:
-    """Return the plan with which the search continued, or None if it kept `plan`."""
-    for after in following:
-        return next((side for side in (after.baseline, after.candidate)
-                     if _is_of(side, plan, other)), None)  # fmt: skip
-    if final == plan:
-        return None
-    if _is_of(final, plan, other):
-        return final
-    better = _is_better(seen)
-    return other if better == (other == seen.candidate) else None
 
 
 def _is_of(side: Plan, plan: Plan, other: Plan) -> bool:
