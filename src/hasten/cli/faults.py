@@ -20,13 +20,7 @@ _NO_TORCH = re.compile(r"ModuleNotFoundError: No module named 'torch(\.[\w.]+)?'
 
 
 def explained(error: HastenError, words: Sequence[str], options: Collection[str]) -> HastenError:
-    """Return the error of a failed script, or a clearer one if the script's output says more.
-
-    Args:
-        error: what ended the command.
-        words: the script and its own arguments.
-        options: the options of the command, such as `--budget`.
-    """
+    """Return the error of a failed script, or a clearer one if the script's output says more."""
     if not isinstance(error, ScriptFailed) or not error.output:
         return error
     last = error.output.strip().rpartition("\n")[2]

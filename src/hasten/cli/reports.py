@@ -237,12 +237,7 @@ def on_stdout(path: Path | None) -> bool:
 
 
 def print_page(page: RenderableType, *, aside: bool = False) -> None:
-    """Print a page, limited to a readable width.
-
-    Args:
-        page: what to print.
-        aside: print to stderr, because stdout is for a program.
-    """
+    """Print a page, limited to a readable width; aside, to stderr, where a program has stdout."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False, stderr=aside)

@@ -54,10 +54,7 @@ def remember(tuning: Tuning, plan_path: Path) -> Path:
 
 
 def recall(path: Path) -> tuple[Tuning, Path]:
-    """Return a kept tuning and the path of its plan file.
-
-    Args:
-        path: the plan file, or a kept tuning itself.
+    """Return a kept tuning and the path of its plan file, by either path.
 
     Raises:
         UsageError: there is none, or it cannot be read.

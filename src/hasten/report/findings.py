@@ -23,12 +23,7 @@ _SHOWN_LINES = 8
 
 
 def told(diagnosis: Diagnosis | None, tuning: Tuning | None = None) -> list[RenderableType]:
-    """Show each finding: its cost and name, what was measured, what to do, and where.
-
-    Args:
-        diagnosis: None if there was no diagnosis.
-        tuning: None if no search was run.
-    """
+    """Show each finding: its cost and name, what was measured, what to do, and where."""
     parts: list[RenderableType] = []
     found = diagnosis.findings if diagnosis else ()
     for finding in found:

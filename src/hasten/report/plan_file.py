@@ -91,11 +91,7 @@ class Difference:
 def write_plan(path: Path, tuning: Tuning, *, snippets: Mapping[str, str], today: date) -> None:
     """Write the plan of a tuning, with comments that explain it.
 
-    Args:
-        path: where to write; missing parent folders are created.
-        tuning: what was found. An empty plan is written too: "nothing helps" is a valid answer.
-        snippets: for each lever, the code that a user would write by hand.
-        today: the date to put in the file.
+    An empty plan is written too: "nothing helps" is a valid answer.
 
     Raises:
         UsageError: it cannot be written.

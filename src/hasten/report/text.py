@@ -62,13 +62,7 @@ def render_profile(found: Profiling) -> Group:
 
 
 def render_tuning(tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str]) -> Group:
-    """Show everything that a tuning found: the answer first, the commands to use it last.
-
-    Args:
-        tuning: what was found.
-        plan_path: the path of the plan file.
-        snippets: for each lever, the code that a user would write by hand.
-    """
+    """Show everything that a tuning found: the answer first, the commands to use it last."""
     tried = [row for row in tuning.levers if row.outcome is not Outcome.SKIPPED]
     skipped = [row for row in tuning.levers if row.outcome is Outcome.SKIPPED]
     return Group(

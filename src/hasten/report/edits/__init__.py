@@ -51,14 +51,9 @@ def write_edits(
     env: Mapping[str, str],
     python_version: str = "",
 ) -> Edits:
-    """Write a plan into the source of a workload.
+    """Write a plan into the source of a workload that would be started in an environment.
 
-    Args:
-        workload: the workload whose source is edited.
-        plan: its settings.
-        traits: what a tuning saw of the script; nothing unknown is written.
-        env: the environment in which the script would be started.
-        python_version: of the Python that was tuned; empty means this one.
+    What the tuning did not see of the script is not written. An empty `python_version` is this one.
 
     Raises:
         UsageError: the script is not a Python file, or cannot be read.

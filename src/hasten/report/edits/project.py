@@ -35,10 +35,7 @@ class SourceFile:
     """One file, as it is and as it will be.
 
     Attributes:
-        path: its path.
         name: its module name as seen from the script's folder; "" for the script itself.
-        before: its original text.
-        tree: its current content.
         added: the lines put in after its imports.
     """
 

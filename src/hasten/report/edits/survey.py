@@ -194,15 +194,7 @@ def _chart(source: SourceFile) -> Chart:
 
 
 class Survey:
-    """The nodes of all files of a project, as they are now.
-
-    Attributes:
-        calls: every call, file by file in the order of the text.
-        assignments: every assignment with a value.
-        returns: every `return` with a value.
-        loops: every `for`, also in comprehensions.
-        functions: scopes of functions and classes.
-    """
+    """The nodes of all files of a project, as they are now, in the order of the text."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -228,17 +220,10 @@ class Survey:
         line = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
         return next(n for n in (node, *self.parents(node)) if isinstance(n, line))
 
-    def line(self, site: Site) -> int:
-        """Return the line on which a node begins in the current tree."""
-        return self._charts[site.source].line(site.node)
-
-    def place(self, site: Site) -> str:
-        """Return `file:line` of a node in the user's file."""
-        return self.project.place(site.source, self.line(site))
-
     def places(self, sites: list[Site]) -> str:
-        """Return where some nodes are, in words."""
-        return " and ".join(dict.fromkeys(map(self.place, sites)))
+        """Return where some nodes are in the user's files, in words."""
+        lines = [(s.source, self._charts[s.source].line(s.node)) for s in sites]
+        return " and ".join(dict.fromkeys(self.project.place(*line) for line in lines))
 
     def full_name(self, node: cst.CSTNode, scope: SourceScope) -> str:
         """Return what a name means by the imports: `torch.optim.AdamW` for `optim.AdamW`."""

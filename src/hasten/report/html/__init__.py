@@ -31,14 +31,7 @@ if TYPE_CHECKING:
 def render_tuning(
     tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str], edits: Edits | None = None
 ) -> str:
-    """Return the page of a tuning.
-
-    Args:
-        tuning: what was found.
-        plan_path: the path of the plan file.
-        snippets: for each lever, the code that a user would write by hand.
-        edits: the plan in the user's source; None if it cannot be edited.
-    """
+    """Return the page of a tuning; `edits` is None where the source cannot be edited."""
     before, after = tuning.baseline, tuning.tuned
     known = tuning.plan.settings if tuning.proof.holds else ()
     skipped = [row for row in tuning.levers if row.outcome is Outcome.SKIPPED]

@@ -201,11 +201,8 @@ def _detail(seen: Comparison, *, stray_count: int) -> str:
 class Move:
     """A race after which the search continued from a different plan.
 
-    Attributes:
-        seen: the race.
-        before: the plan of the search before the race.
-        after: the plan from then on, without any levers that were found not to be needed.
-        time_ratio: the time of a step after over before, as measured by this race.
+    The plan `after` it lacks any levers that were found not to be needed; `time_ratio` is the time
+    of a step after over before.
     """
 
     seen: Comparison
@@ -220,10 +217,6 @@ def moves(races: Sequence[Comparison], final: Plan) -> list[Move]:
     A journal records races, not decisions: which plan the search had shows in the next race,
     one side of which is always that plan. It may lack levers that turned out to do nothing
     beside a newly added one.
-
-    Args:
-        races: every race of the search, in order.
-        final: the final plan.
     """
     plan, found = Plan(), []
     for seen, following in zip_longest(races, races[1:]):

@@ -99,13 +99,7 @@ def where(before: Profile, after: Profile | None) -> list[str]:
 def findings(
     diagnosis: Diagnosis | None, workload: Workload, tuning: Tuning | None
 ) -> list[SimpleNamespace]:
-    """Return the findings as cards; `width` has the ends and the middle of the share's interval.
-
-    Args:
-        diagnosis: None if there was no diagnosis.
-        workload: what the paths are relative to.
-        tuning: None if no search was run.
-    """
+    """Return the findings as cards; `width` has the ends and the middle of the share's interval."""
     told = diagnosis.findings if diagnosis else ()
     largest = max((found.share.high_ratio for found in told if found.share), default=1.0)
     return [_card(found, workload, tuning, largest or 1.0) for found in told]

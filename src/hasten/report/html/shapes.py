@@ -89,12 +89,7 @@ def ratio_ticks(scale: Scale) -> list[Tick]:
 
 
 def ratio_span(logs: Sequence[float], *, always: Iterable[float] = ()) -> Scale:
-    """Return a scale that covers the bulk of some logs; outliers are clamped to its ends.
-
-    Args:
-        logs: the values; at least the middle 96% are covered.
-        always: values that are covered in any case.
-    """
+    """Return a scale that covers the middle 96% of some logs, and all that it `always` covers."""
     ordered = sorted(logs)
     cut = len(ordered) // 50
     bulk = ordered[cut : len(ordered) - cut]
