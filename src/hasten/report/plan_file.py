@@ -486,7 +486,7 @@ def guard_table(envelope: LossEnvelope) -> Table:
         "first 50 steps with it, later ones with its own, and disables the levers if the loss",
         "diverges. Delete this table to run unwatched.",
     ):
-        table.add(tomlkit.comment(comment))
+        _say(table, comment)
     table.add("step", "backward" if envelope.by_hand else "optimizer")
     if envelope.losses:
         table.add("losses", _rounded(envelope.losses))
@@ -508,29 +508,26 @@ def read_envelope(path: Path, table: Mapping[str, Any]) -> LossEnvelope | None:
     if not table:
         return None
     try:
-        return _envelope(table)
+        losses, spreads, moves = (_figures(table, name) for name in ("losses", "spreads", "moves"))
+        if len(losses) != len(spreads):
+            raise ValueError("losses and spreads differ in length")
+        low, high = _figures(table, "range") if "range" in table else (0.0, 0.0)
+        step_s = table.get("step_s")
+        if step_s is not None:
+            (step_s,) = _figures({"step_s": [step_s]}, "step_s")
     except (TypeError, ValueError) as error:
         raise PlanError(
             f"The [guard] of {path} cannot be read: {error}.",
             remedy="Delete that table to run unwatched, or run `hasten tune` again.",
         ) from error
-
-
-def _envelope(table: Mapping[str, Any]) -> LossEnvelope:
-    figures = {name: _figures(name, table.get(name, [])) for name in ("losses", "spreads", "moves")}
-    if len(figures["losses"]) != len(figures["spreads"]):
-        raise ValueError("losses and spreads differ in length")
-    low, high = _figures("range", table.get("range", [0.0, 0.0]))
-    step_s = table.get("step_s")
     return LossEnvelope(
-        by_hand=table.get("step") == "backward",
-        losses_range=(low, high),
-        step_s=None if step_s is None else _figures("step_s", [step_s])[0],
-        **figures,
-    )
+        by_hand=table.get("step") == "backward", losses=losses, spreads=spreads,
+        losses_range=(low, high), moves=moves, step_s=step_s,
+    )  # fmt: skip
 
 
-def _figures(name: str, value: Any) -> tuple[float, ...]:
+def _figures(table: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    value = table.get(name, [])
     if not isinstance(value, list) or any(
         isinstance(item, bool) or not isinstance(item, int | float) for item in value
     ):
@@ -575,10 +572,8 @@ def machine_table(tuning: Tuning) -> Table:
     import tomlkit
 
     table = tomlkit.table()
-    comments = [
-        "What it was measured on. `hasten run` refuses the plan if the core count,",
-        "torch release or script differs, unless you pass --force.",
-    ]
+    _say(table, "What it was measured on. `hasten run` refuses the plan if the core count,")
+    _say(table, "torch release or script differs, unless you pass --force.")
     known, torch = fingerprint(tuning.machine), tuning.traits.torch
     if tuning.traits.model.device in (None, "cpu"):
         known.pop("gpu", None)
@@ -586,11 +581,9 @@ def machine_table(tuning: Tuning) -> Table:
         known.pop("python", None)  # this is hasten's own
     is_other = bool(torch) and not alike("torch", known.get("torch", torch), torch)
     if tuning.workload.entry is Entry.COMMAND and is_other:
-        comments.append(f"It trained with torch {torch}; a run is not asked which it has.")
+        _say(table, f"It trained with torch {torch}; a run is not asked which it has.")
         del known["torch"]
         torch = ""
-    for comment in comments:
-        table.add(tomlkit.comment(comment))
     for name, value in (known | ({"torch": torch} if torch else {})).items():
         table.add(name, value)
     return table

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import codecs
 import importlib.machinery
-import os
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
@@ -146,7 +145,7 @@ def read_project(workload: Workload) -> Project:
     Raises:
         UsageError: the workload is not a Python file, or its script cannot be read.
     """
-    folder = _without_dots(Path(workload.cwd))
+    folder = Path(workload.cwd).resolve()  # `patch` takes no `..`
     entry = _entry(workload, folder)
     home = folder if workload.entry is Entry.MODULE else entry.parent
     found, unread = [_read(entry, "")], []
@@ -180,13 +179,7 @@ def _entry(workload: Workload, folder: Path) -> Path:
     found = next((place for place in places if place.is_file() and place.suffix == ".py"), None)
     if found is None:
         raise UsageError(f"Cannot edit {word}: it is no Python file in {folder}.", remedy=_PASTE)
-    return _without_dots(found)
-
-
-def _without_dots(path: Path) -> Path:
-    """Return a path without `..`, unresolved if possible: `patch` accepts no `..`."""
-    plain = Path(os.path.normpath(path.absolute()))
-    return plain if plain.exists() and plain.samefile(path) else path.resolve()
+    return found.resolve()
 
 
 def _package(entry: Path, home: Path) -> str:

@@ -10,7 +10,6 @@ from hasten.report.edits.arguments import (
     code,
     home,
     put,
-    spread_literal,
     spread_names,
 )
 from hasten.report.edits.flow import Flow
@@ -19,8 +18,6 @@ from hasten.report.edits.kinds.loops import backwards
 from hasten.report.edits.survey import Site, dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hasten.report.edits.flow import Key
     from hasten.report.edits.job import Job
     from hasten.report.edits.survey import Survey
@@ -108,15 +105,15 @@ def _write(job: Job) -> bool:
             at=survey.places(sites),
         )
         return False
-    homes = [home(survey, site, _WORKERS, index=_INDEX) for site in feeding]
-    known = {id(place.node): place for place in homes if place is not None}
-    if unclear := [site for site, place in zip(feeding, homes, strict=True) if place is None]:
+    homes = [(site, home(survey, site, _WORKERS, index=_INDEX)) for site in sites]
+    known = {id(at.node): at for site, at in homes if at is not None and site in feeding}
+    if unclear := [site for site, at in homes if at is None and site in feeding]:
         job.paste("its arguments come from elsewhere", at=survey.places(unclear))
     if not job.setting and (bound := [s for s in known.values() if _is_bound(s)]):
         job.keep_running(f"the loader at {survey.places(bound)} asks for what needs workers")
         return False
-    others = [s for s in sites if s not in feeding and not _written(survey, s, known)]
-    if others:
+    is_written = {id(site.node) for site, at in homes if at is not None and id(at.node) in known}
+    if others := [s for s in sites if s not in feeding and id(s.node) not in is_written]:
         job.note(
             f"the loader at {survey.places(others)} does not feed the training loop and stays as "
             "it is; `hasten run` gives it workers, too"
@@ -147,12 +144,6 @@ def _context(job: Job, survey: Survey, homes: list[Site]) -> str:
         )
         return ""
     return '"fork"'
-
-
-def _written(survey: Survey, site: Site, known: Mapping[int, Site]) -> bool:
-    """Return whether a loader takes its arguments from a dict that is edited for another."""
-    place = spread_literal(survey, site)
-    return place is not None and id(place.node) in known
 
 
 def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
