@@ -731,7 +731,7 @@ def test_a_loop_that_may_begin_more_than_once_is_left_to_the_user(desk, starts) 
 
 
 def test_an_edit_that_breaks_is_left_to_the_user_and_all_else_is_written(desk, monkeypatch) -> None:
-    from hasten.report.edits.table import EDITS
+    from hasten.report.edits import EDITS
 
     def broken(job):
         job.set_up("half = True")
@@ -957,7 +957,7 @@ def test_the_diff_in_the_documents_is_what_is_printed(desk) -> None:
 
 def test_every_edit_is_asked_for_by_a_lever() -> None:
     from hasten.lever import discover
-    from hasten.report.edits.table import EDITS
+    from hasten.report.edits import EDITS
 
     levers = discover().values()
     assert {lever.edit for lever in levers if lever.edit} == EDITS.keys()

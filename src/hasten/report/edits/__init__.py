@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from hasten.lever import by_hand, lookup
 from hasten.records import Entry
 from hasten.report.edits.job import Job
+from hasten.report.edits.kinds import autocast, loaders, loops, models, optimizers, process
 from hasten.report.edits.project import read_project
-from hasten.report.edits.table import EDITS, LAST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,28 @@ if TYPE_CHECKING:
     from hasten.report.edits.job import Edit
 
 _OURS = "HASTEN_"
+# An edit of one of these moves lines that the others look for, or asks what became of others: it
+# comes last.
+_LAST: tuple[Edit, ...] = (
+    process.intra_op_threads,
+    models.channels_last,
+    models.torch_compile,
+    autocast.autocast,
+    loops.garbage_collector,
+)
+_ALL: tuple[Edit, ...] = (
+    process.flush_denormals,
+    optimizers.foreach_optimizer,
+    process.fp32_precision,
+    optimizers.fused_optimizer,
+    loaders.loader_workers,
+    process.malloc_retention,
+    loaders.redrawing_workers,
+    *_LAST,
+)
+EDITS: Mapping[str, Edit] = {
+    f"{edit.__module__.rpartition('.')[2]}.{edit.__name__}": edit for edit in _ALL
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +133,7 @@ def _edit_all(jobs: list[tuple[Lever[Any], Job]], env: Mapping[str, str]) -> dic
 def _turn(one: tuple[Lever[Any], Job]) -> tuple[int, str]:
     """Return the sort key of an edit: some move lines that others look for."""
     lever, edit = one[0], EDITS.get(one[0].edit)
-    return (LAST.index(edit) + 1 if edit in LAST else 0, lever.name)
+    return (_LAST.index(edit) + 1 if edit in _LAST else 0, lever.name)
 
 
 def _edit(edit: Edit, job: Job) -> None:

@@ -63,9 +63,9 @@ class Flow:
         own = self.key(expression, scope)
         return own is not None and self.head(own) == self.head(key)
 
-    def result_key(self, site: Site) -> Key:
-        """Return the key of the value of a call itself."""
-        return (site.node, "")
+    def result(self, site: Site) -> Key:
+        """Return the representative of the value of a call itself."""
+        return self.head((site.node, ""))
 
     def _join(self, one: Key | None, other: Key | None) -> None:
         if one is not None and other is not None and self.head(one) != self.head(other):

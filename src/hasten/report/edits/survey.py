@@ -78,6 +78,11 @@ class Site:
         """The node as the call that it is."""
         return cast("cst.Call", self.node)
 
+    @property
+    def receiver(self) -> cst.BaseExpression:
+        """What the method belongs to that is called."""
+        return cast("cst.Attribute", self.call.func).value
+
 
 def dotted(node: cst.CSTNode | None) -> str:
     """Return the text of a plain name or attribute such as `self.model`, else nothing."""
@@ -248,6 +253,11 @@ class Survey:
             if full in names or (tail in last and any(f"{head}.".startswith(n) for n in names)):
                 found.append(site)
         return found
+
+    def methods(self, name: str) -> list[Site]:
+        """Return the calls of a method by its name, of whatever object."""
+        calls = [(site, site.call.func) for site in self.calls]
+        return [s for s, f in calls if isinstance(f, cst.Attribute) and f.attr.value == name]
 
     def local_name(self, source: SourceFile, full: str) -> str:
         """Return a name for an import that every line of a file can use; "" if there is none.

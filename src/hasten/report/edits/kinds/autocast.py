@@ -15,7 +15,6 @@ from hasten.records import Traits
 from hasten.report.edits.arguments import code
 from hasten.report.edits.flow import Flow
 from hasten.report.edits.job import change
-from hasten.report.edits.kinds.loops import backwards
 from hasten.report.edits.kinds.trained import calls_of, models
 from hasten.report.edits.statements import parsed
 from hasten.report.edits.survey import Site, dotted
@@ -43,7 +42,7 @@ def autocast(job: Job) -> None:
         job.keep_running("the plan computes on another device than the edited script would")
         return
     if job.setting == "float16":
-        where = survey.places(backwards(survey))
+        where = survey.places(survey.methods("backward"))
         job.paste("gradients have to be unscaled before whatever reads them", at=where)
         return
     if own := survey.called(*_OWN):
@@ -53,7 +52,7 @@ def autocast(job: Job) -> None:
             f"dtype=torch.{job.setting}, around the model's call alone"
         )
         return
-    training = {id(site.scope) for site in backwards(survey)}
+    training = {id(site.scope) for site in survey.methods("backward")}
     calls = [
         site
         for model in models(survey, flow)
@@ -201,13 +200,6 @@ def _is_loss(survey: Survey, flow: Flow, site: Site) -> bool:
     func = site.call.func
     if survey.full_name(func, site.scope).startswith("torch.nn.functional."):
         return True
-    key = flow.key(func, site.scope)
-    losses = [
-        s
-        for s in survey.calls
-        if (full := survey.full_name(s.call.func, s.scope)).startswith("torch.nn.")
-        and full.endswith("Loss")
-    ]
-    return key is not None and any(
-        flow.head(flow.result_key(loss)) == flow.head(key) for loss in losses
-    )
+    made = [(s, survey.full_name(s.call.func, s.scope)) for s in survey.calls]
+    losses = [s for s, full in made if full.startswith("torch.nn.") and full.endswith("Loss")]
+    return any(flow.same(func, site.scope, flow.result(loss)) for loss in losses)

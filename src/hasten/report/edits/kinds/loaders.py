@@ -14,7 +14,6 @@ from hasten.report.edits.arguments import (
 )
 from hasten.report.edits.flow import Flow
 from hasten.report.edits.job import change, reaches
-from hasten.report.edits.kinds.loops import backwards
 from hasten.report.edits.survey import Site, dotted
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def _why_drawn_early(job: Job) -> str:
     survey = job.survey()
     flow = Flow(survey)
     made = survey.called("torch.utils.data.", last=frozenset({"DataLoader"}))
-    heads = {flow.head(flow.result_key(site)) for site in made}
+    heads = {flow.result(site) for site in made}
 
     def count(site: Site) -> int:
         keys = [flow.key(arg.value, site.scope) for arg in site.call.args]
@@ -164,7 +163,7 @@ def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
     loops = training or survey.loops
     gone_over = [_iterable(loop) for loop in loops if not isinstance(loop.node, cst.While)]
     keys = {key for site in (*gone_over, *taken) for key in _iterated(flow, site)}
-    found = [site for site in sites if flow.head(flow.result_key(site)) in keys]
+    found = [site for site in sites if flow.result(site) in keys]
     if training:
         return found
     return sites if len(sites) == 1 and not found else []
@@ -172,7 +171,7 @@ def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
 
 def _training_loops(survey: Survey) -> list[Site]:
     """Return the loops around a backward pass, or around a call of a function that makes one."""
-    inside = backwards(survey)
+    inside = survey.methods("backward")
     reached = {id(site.node) for site in inside}
     grew = True
     while grew:

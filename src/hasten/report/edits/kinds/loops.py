@@ -15,15 +15,6 @@ if TYPE_CHECKING:
     from hasten.report.edits.survey import Survey
 
 
-def backwards(survey: Survey) -> list[Site]:
-    """Return the calls of `backward`, of whatever."""
-    return [
-        site
-        for site in survey.calls
-        if isinstance(site.call.func, cst.Attribute) and site.call.func.attr.value == "backward"
-    ]
-
-
 def garbage_collector(job: Job) -> None:
     """Freeze what is there right before the outermost loop that trains."""
     survey = job.survey()
@@ -48,7 +39,7 @@ def _training_loop(survey: Survey) -> Site | None:
 
     It is begun once only where the callers can be followed up to the file itself.
     """
-    sites, found = backwards(survey), None
+    sites, found = survey.methods("backward"), None
     while sites:
         scopes = {id(site.scope): site.scope for site in sites}
         loops = {

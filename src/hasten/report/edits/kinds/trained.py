@@ -184,11 +184,8 @@ def _names(name: str) -> frozenset[str]:
 
 def _is_plain_object(survey: Survey, flow: Flow, key: Key) -> bool:
     """Return whether a name stands for an object of a class that extends none of a library."""
-    objects = ((survey.function(site), flow.result_key(site)) for site in survey.calls)
-    return any(
-        made is not None and flow.head(result) == flow.head(key) and _extends_nothing(survey, made)
-        for made, result in objects
-    )
+    made = [survey.function(site) for site in survey.calls if flow.result(site) == flow.head(key)]
+    return any(one is not None and _extends_nothing(survey, one) for one in made)
 
 
 def _extends_nothing(survey: Survey, made: SourceScope) -> bool:
