@@ -712,7 +712,7 @@ def test_a_plan_that_cannot_be_written_costs_no_answer(session, monkeypatch):
     def refuse(*args, **kwargs):
         raise UsageError("Cannot write it.", remedy="Make room.")
 
-    monkeypatch.setattr("hasten.report.plan_file.write_plan", refuse)
+    monkeypatch.setattr("hasten.report.plan_writing.write_plan", refuse)
     done = hasten_with("tune", "train.py")
     assert done.exit_code == 2
     assert "1.20x faster." in done.stdout

@@ -134,7 +134,7 @@ def leave(
     """
     from datetime import date
 
-    from hasten.report import archive, document, plan_file, plan_places
+    from hasten.report import archive, document, plan_places, plan_writing
 
     path = plan_places.place_for(path, tuning, force=force)
     report_path = plan_places.report_path(path)
@@ -143,7 +143,7 @@ def leave(
     forgotten = ""
     try:
         with _uninterrupted():
-            plan_file.write_plan(path, tuning, snippets=snippets, today=date.today())
+            plan_writing.write_plan(path, tuning, snippets=snippets, today=date.today())
             try:
                 archive.remember(tuning, path)
             except UsageError as error:
