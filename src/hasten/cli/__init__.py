@@ -17,7 +17,7 @@ import typer
 
 import hasten
 from hasten.cli import arguments as args
-from hasten.cli import streams
+from hasten.cli import faults, streams
 from hasten.cli.arguments import Command, say
 from hasten.cli.reports import (
     PLAN,
@@ -291,7 +291,7 @@ def _telling(context: typer.Context, path: Path | None, workload: Workload) -> I
         try:
             yield events
         except ScriptFailed as error:
-            raise args.explained(error, context) from error.__cause__
+            raise faults.explained(error, context) from error.__cause__
     if events.lost:
         say(f"The events in {path} end early: {events.lost}.")
 

@@ -13,14 +13,16 @@ from hasten.errors import HastenError, ScriptFailed, UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    import typer
+
 INTERNAL = 1
 DEBUG_KEY = "HASTEN_DEBUG"
 _NO_IPYTHON = "hasten: A notebook needs IPython."
 _NO_TORCH = re.compile(r"ModuleNotFoundError: No module named 'torch(\.[\w.]+)?'")
 
 
-def explained(error: HastenError, words: Sequence[str], options: Collection[str]) -> HastenError:
-    """Return the error of a failed script, or a clearer one if the script's output says more."""
+def explained(error: HastenError, context: typer.Context) -> HastenError:
+    """Return the error of a command, or a clearer one if its script's output says more."""
     if not isinstance(error, ScriptFailed) or not error.output:
         return error
     last = error.output.strip().rpartition("\n")[2]
@@ -31,7 +33,8 @@ def explained(error: HastenError, words: Sequence[str], options: Collection[str]
         remedy = "Install torch there, or run hasten from the environment that has it."
         problem = "The Python that runs the script has no torch."
         return UsageError(problem, remedy=remedy, output=error.output)
-    return _behind(error, last, words, options)
+    options = {option for parameter in context.command.params for option in parameter.opts}
+    return _behind(error, last, context.params.get("script") or (), options)
 
 
 def _behind(

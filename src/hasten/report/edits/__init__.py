@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hasten.records import Plan, Traits, Workload
     from hasten.report.edits.job import Edit
 
-_OURS = "HASTEN_"
+_OURS = "HASTEN_"  # of a library that is not installed here any more
 # An edit of one of these moves lines that the others look for, or asks what became of others: it
 # comes last.
 _LAST: tuple[Edit, ...] = (
@@ -105,11 +105,8 @@ def write_edits(
             "The published speedup does not hold for this diff, which lacks all or part of "
             f"{' and '.join(unwritten)}."
         )
-    if any(key.startswith(_OURS) for key in variables):
-        notes.append("A library that the plan preloads is not installed here any more.")
-    told = {key: value for key, value in variables.items() if not key.startswith(_OURS)}
-    if told:
-        notes.append(f"Start the script like this:\n    {_command(told, workload)}")
+    if variables:
+        notes.append(f"Start the script like this:\n    {_command(variables, workload)}")
     if diff and project.root != project.folder:
         notes.append(f"Apply the diff in {project.root}: patch -p1 -d {project.root}")
     return Edits(diff=diff, notes=tuple(notes), missing=tuple(unwritten))
@@ -123,7 +120,8 @@ def _edit_all(jobs: list[tuple[Lever[Any], Job]], env: Mapping[str, str]) -> dic
             _edit(EDITS[lever.edit], job)
             continue
         given = lever.env(env, job.setting).items()
-        if added := {key: value for key, value in given if env.get(key) != value}:
+        added = {key: value for key, value in given if env.get(key) != value}
+        if added and not any(key.startswith(_OURS) for key in added):
             variables |= added
         else:
             _explain(lever, job)

@@ -6,11 +6,11 @@ argument of one of the project's functions, as its result, as an attribute of `s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
-from hasten.report.edits.survey import Site, dotted
+from hasten.report.edits.survey import Site, dotted, targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,8 @@ class Flow:
         self._survey = survey
         self._heads: dict[Key, Key] = {}
         for site in survey.assignments:
-            self._assign(site)
+            for target in targets(site.node):
+                self._bind(target, cast("cst.Assign", site.node).value, site.scope)
         for site in survey.returns:
             assert isinstance(site.node, cst.Return)  # noqa: S101
             self._link_value(self._result(site.scope), site.node.value, site.scope)
@@ -73,15 +74,6 @@ class Flow:
 
     def _result(self, scope: SourceScope) -> Key:
         return (scope, "return")
-
-    def _assign(self, site: Site) -> None:
-        node = site.node
-        assert isinstance(node, cst.Assign | cst.AnnAssign)  # noqa: S101
-        targets = (
-            [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]
-        )
-        for target in targets:
-            self._bind(target, node.value, site.scope)
 
     def _bind(self, target: cst.CSTNode, value: cst.CSTNode | None, scope: SourceScope) -> None:
         if not isinstance(target, cst.Tuple | cst.List):

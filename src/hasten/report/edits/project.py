@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ast
 import codecs
-import importlib.machinery
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from hasten.records import Workload
+    from hasten.report.edits.survey import Chart
 
     Change = Callable[[cst.CSTNode], object]
 
@@ -36,6 +36,7 @@ class SourceFile:
     Attributes:
         name: its module name as seen from the script's folder; "" for the script itself.
         added: the lines put in after its imports.
+        chart: what is where in the tree that it was made from.
     """
 
     def __init__(self, path: Path, name: str, content: bytes) -> None:
@@ -45,6 +46,7 @@ class SourceFile:
         self.before = self.tree.code
         self._mark = "\ufeff" if content.startswith(codecs.BOM_UTF8) else ""
         self.added: set[str] = set()
+        self.chart: Chart | None = None
 
     @property
     def is_package(self) -> bool:
@@ -110,7 +112,7 @@ class Project:
 
     folder: Path
     sources: tuple[SourceFile, ...]
-    unread: tuple[str, ...] = field(default=())
+    unread: tuple[str, ...] = ()
 
     @property
     def entry(self) -> SourceFile:
@@ -242,8 +244,7 @@ def _find(name: str, home: Path) -> Path | None:
     if not name:
         return None
     stem = home.joinpath(*name.split("."))
-    suffix = importlib.machinery.SOURCE_SUFFIXES[0]
-    for path in (stem / f"__init__{suffix}", stem.with_name(f"{stem.name}{suffix}")):
+    for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
         if path.is_file() and not _FOREIGN & set(path.parts):
             return Path(path.absolute())
     return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
-from weakref import WeakKeyDictionary
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
@@ -155,7 +154,7 @@ class Chart:
             self._note_import(node, scope.source)
         elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
             self.assignments.append(Site(scope=scope, node=node))
-        for target in _targets(node):
+        for target in targets(node):
             scope.bound.update(_bound_names(target))
             if isinstance(node, cst.For):
                 scope.looped.update(_bound_names(target))
@@ -187,15 +186,11 @@ def _imported_names(node: cst.Import | cst.ImportFrom, source: SourceFile) -> di
     return names
 
 
-_CHARTS: WeakKeyDictionary[SourceFile, Chart] = WeakKeyDictionary()
-
-
 def _chart(source: SourceFile) -> Chart:
-    """Return the chart of a file, rebuilt only if its tree has changed."""
-    chart = _CHARTS.get(source)
-    if chart is None or chart.tree is not source.tree:
-        chart = _CHARTS[source] = Chart(source)
-    return chart
+    """Return the chart of a file, made anew only if its tree has changed."""
+    if source.chart is None or source.chart.tree is not source.tree:
+        source.chart = Chart(source)
+    return source.chart
 
 
 class Survey:
@@ -335,12 +330,12 @@ def names_in(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 def binds(node: cst.CSTNode, names: frozenset[str]) -> bool:
     """Return whether any of some names, plain or dotted, is rebound within a node."""
-    targets = [*_targets(node)]
+    bound = [*targets(node)]
     if isinstance(node, cst.CompFor):
-        targets.append(node.target)
+        bound.append(node.target)
     elif isinstance(node, cst.Param):
-        targets.append(node.name)
-    if any(not names.isdisjoint(_written(target)) for target in targets):
+        bound.append(node.name)
+    if any(not names.isdisjoint(_written(target)) for target in bound):
         return True
     return any(binds(child, names) for child in _children(node))
 
@@ -354,7 +349,7 @@ def _opens(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.FunctionDef | cst.ClassDef)
 
 
-def _targets(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def targets(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yield what a statement binds."""
     if isinstance(node, cst.Assign):
         yield from (target.target for target in node.targets)

@@ -102,7 +102,12 @@ def _convert_inputs(job: Job, layout: str) -> None:
     flow = Flow(survey)
     sites = [site for model in models(survey, flow) for site in calls_of(survey, flow, model)]
     training = _in_training(survey, sites)
-    able = [s for s in training if s.call.args and _is_convertible(s.call.args[0])]
+    inputs = [(site, site.call.args[0]) for site in training if site.call.args]
+    able = [
+        site
+        for site, arg in inputs
+        if not arg.star and arg.keyword is None and isinstance(arg.value, _PLAIN)
+    ]
 
     def converted(site: Site) -> Callable[[Any], Any]:
         own = _with_torch(survey, site.scope, f".to(memory_format=torch.{layout})")
@@ -128,10 +133,6 @@ def _in_training(survey: Survey, sites: list[Site]) -> list[Site]:
         for site in survey.methods("backward")
     }
     return [s for s in sites if any(id(n) in blocks for n in survey.parents(s.node))]
-
-
-def _is_convertible(arg: cst.Arg) -> bool:
-    return not arg.star and arg.keyword is None and isinstance(arg.value, _PLAIN)
 
 
 def _converted(node: Any, wanted: str) -> Any:
