@@ -191,7 +191,7 @@ def test_the_precision_of_onednn_is_written_where_the_tuned_torch_has_it(desk) -
         (
             "import torch.optim as o",
             "o.Adam((p for p in ps), foreach=True)",
-            "o.Adam((p for p in ps), fused=True)",
+            "o.Adam((p for p in ps), foreach=None, fused=True)",
         ),
         ("import torch", "torch.optim.SGD(ps, lr=1,)", "torch.optim.SGD(ps, lr=1, fused=True,)"),
         (

@@ -7,6 +7,8 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
+
 from hasten.errors import UsageError
 from hasten.records import Tuning
 from hasten.records.codec import revive
@@ -40,8 +42,6 @@ def remember(tuning: Tuning, plan_path: Path) -> Path:
     Raises:
         UsageError: the cache cannot be written, or there is no place for one.
     """
-    import msgspec
-
     place = _place(plan_path)
     content = {
         "schema": SCHEMA,

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 from hasten import lever
 from hasten.errors import PlanError, shown
 from hasten.records import REPEATABLE, STRUCTURE, Entry, LossEnvelope, Plan
-from hasten.report.document import utf8
 from hasten.report.plan_state import State
-from hasten.report.wording import PASSED, PLAN_NAME, words
+from hasten.report.wording import PASSED, PLAN_NAME, utf8, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,18 +143,14 @@ def doubts(saved: SavedPlan) -> tuple[Difference, ...]:
     if not saved.is_judged and saved.state is not State.FAILED and saved.plan.settings:
         found.append(Difference(message=_UNJUDGED, refuses=False))
     if saved.is_contended and saved.plan.settings:
-        found.append(Difference(message=_beside_others(saved.plan), refuses=False))
+        sharing = lever.sharing_cpus(saved.plan)
+        slower = f", and {sharing} may slow the script down" if sharing.settings else ""
+        message = (
+            "Other processes kept CPUs busy when this plan was tuned: without them it may gain "
+            f"less{slower}. Run `hasten tune` again when they are gone."
+        )
+        found.append(Difference(message=message, refuses=False))
     return tuple(found)
-
-
-def _beside_others(plan: Plan) -> str:
-    """Say that what was measured beside other processes may not hold without them."""
-    sharing = lever.sharing_cpus(plan)
-    slower = f", and {sharing} may slow the script down" if sharing.settings else ""
-    return (
-        "Other processes kept CPUs busy when this plan was tuned: without them it may gain less"
-        f"{slower}. Run `hasten tune` again when they are gone."
-    )
 
 
 def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple[Difference, ...]:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import tomlkit
 
 from hasten.records import Entry, Outcome
-from hasten.report.document import utf8
 from hasten.report.files import write_atomically
 from hasten.report.plan_file import SCHEMA, alike, fingerprint, script_hash, settings_hashes
 from hasten.report.plan_state import State, state_of
 from hasten.report.text import headline
-from hasten.report.wording import EFFECTS, PASSED, command_line, granted, interval
+from hasten.report.wording import EFFECTS, PASSED, command_line, granted, interval, utf8
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

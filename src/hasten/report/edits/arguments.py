@@ -51,17 +51,6 @@ def with_argument(call: cst.Call, name: str, value: str, *, index: int | None = 
     return call.with_changes(args=_added(call, name, value))
 
 
-def without_argument(call: cst.Call, found: cst.Arg) -> cst.Call:
-    """Return a call without one of its arguments."""
-    kept = [arg for arg in call.args if arg is not found]
-    if kept and call.args[-1] is found:
-        last = kept[-1].with_changes(
-            comma=found.comma, whitespace_after_arg=found.whitespace_after_arg
-        )
-        kept[-1] = last
-    return call.with_changes(args=kept)
-
-
 def _added(call: cst.Call, name: str, value: str) -> list[cst.Arg]:
     """Return the arguments with one more, formatted like those before it."""
     equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
@@ -168,10 +157,14 @@ def _with_entry(node: cst.Dict, name: str, value: str) -> cst.Dict:
     return node.with_changes(elements=[*elements, new])
 
 
-def entry(node: cst.Dict, name: str) -> cst.BaseExpression | None:
-    """Return the value of an entry of a dict."""
-    found = (e for e in node.elements if isinstance(e, cst.DictElement) and _text(e.key) == name)
-    return next((element.value for element in found), None)
+def value(node: cst.CSTNode, name: str, *, index: int | None = None) -> cst.BaseExpression | None:
+    """Return what a call or a dict gives for a name, or a call by position."""
+    if isinstance(node, cst.Call):
+        found = argument(node, name, index=index)
+        return None if found is None else found.value
+    elements = node.elements if isinstance(node, cst.Dict) else ()
+    entries = (e for e in elements if isinstance(e, cst.DictElement) and _text(e.key) == name)
+    return next((element.value for element in entries), None)
 
 
 def _spaces(elements: Sequence[cst.BaseDictElement]) -> cst.BaseParenthesizableWhitespace:

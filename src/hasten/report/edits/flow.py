@@ -37,7 +37,7 @@ class Flow:
                 self._bind(target, cast("cst.Assign", site.node).value, site.scope)
         for site in survey.returns:
             assert isinstance(site.node, cst.Return)  # noqa: S101
-            self._link_value(self._result(site.scope), site.node.value, site.scope)
+            self._link_value((site.scope, "return"), site.node.value, site.scope)
         for site in survey.calls:
             self._pass(site)
 
@@ -72,9 +72,6 @@ class Flow:
         if one is not None and other is not None and self.head(one) != self.head(other):
             self._heads[self.head(one)] = self.head(other)
 
-    def _result(self, scope: SourceScope) -> Key:
-        return (scope, "return")
-
     def _bind(self, target: cst.CSTNode, value: cst.CSTNode | None, scope: SourceScope) -> None:
         if not isinstance(target, cst.Tuple | cst.List):
             self._link_value(self.key(target, scope), value, scope)
@@ -101,7 +98,7 @@ class Flow:
         self._join(key, (value, ""))
         made = self._survey.function(Site(scope=scope, node=value))
         if made is not None:
-            self._join(key, self._result(made))
+            self._join(key, (made, "return"))
         func = value.func
         if isinstance(func, cst.Attribute) and func.attr.value in _ITSELF:
             self._link_value(key, func.value, scope)

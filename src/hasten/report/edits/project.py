@@ -151,7 +151,8 @@ def read_project(workload: Workload) -> Project:
     entry = _entry(workload, folder)
     home = folder if workload.entry is Entry.MODULE else entry.parent
     found, unread = [_read(entry, "")], []
-    waiting = [*_imports(found[0], home, _package(entry, home))]
+    package = ".".join(entry.parent.relative_to(home).parts) if entry.is_relative_to(home) else ""
+    waiting = [*_imports(found[0], home, package)]
     seen = {entry}
     while waiting:
         path, name = waiting.pop(0)
@@ -182,13 +183,6 @@ def _entry(workload: Workload, folder: Path) -> Path:
     if found is None:
         raise UsageError(f"Cannot edit {word}: it is no Python file in {folder}.", remedy=_PASTE)
     return found.resolve()
-
-
-def _package(entry: Path, home: Path) -> str:
-    """Return the package that the entry's relative imports start from."""
-    if not entry.is_relative_to(home):
-        return ""
-    return ".".join(entry.parent.relative_to(home).parts)
 
 
 def _read(path: Path, name: str) -> SourceFile:

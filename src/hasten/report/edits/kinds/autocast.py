@@ -20,7 +20,7 @@ from hasten.report.edits.statements import parsed
 from hasten.report.edits.survey import Site, dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from hasten.report.edits.job import Job
     from hasten.report.edits.survey import Survey
@@ -120,32 +120,30 @@ def _free_name(survey: Survey, site: Site) -> str:
 
 def _without_gradients(survey: Survey, site: Site) -> bool:
     """Return whether a call is under `torch.no_grad()` or similar."""
-    return any(
-        survey.full_name(f, site.scope) in _NO_GRAD for f, _ in _around(survey, site)
-    ) or any(code(arg.value) == "False" for arg in _switches(survey, site))
+    around = _around(survey, site)
+    return any(full in _NO_GRAD or (full, given) == (_SWITCH, "False") for full, given in around)
 
 
 def _is_shared(survey: Survey, site: Site) -> bool:
     """Return whether an evaluation goes through the same lines: the lever leaves that alone."""
     callers = [call for call in survey.calls if survey.function(call) is site.scope]
-    return bool(_switches(survey, site)) or any(_without_gradients(survey, c) for c in callers)
+    is_switched = any(full == _SWITCH for full, _ in _around(survey, site))
+    return is_switched or any(_without_gradients(survey, caller) for caller in callers)
 
 
-def _switches(survey: Survey, site: Site) -> list[cst.Arg]:
-    """Return what `torch.set_grad_enabled` is given around a call."""
-    around = _around(survey, site)
-    return [args[0] for f, args in around if args and survey.full_name(f, site.scope) == _SWITCH]
-
-
-def _around(survey: Survey, site: Site) -> list[tuple[cst.CSTNode, Sequence[cst.Arg]]]:
-    """Return the contexts and decorators around a node, with what they are called with."""
+def _around(survey: Survey, site: Site) -> list[tuple[str, str]]:
+    """Return the contexts and decorators around a node, with the first argument of each."""
     items: list[cst.CSTNode] = []
     for parent in survey.parents(site.node):
         if isinstance(parent, cst.With):
             items += [item.item for item in parent.items]
         elif isinstance(parent, cst.FunctionDef):
             items += [decorator.decorator for decorator in parent.decorators]
-    return [(i.func, i.args) if isinstance(i, cst.Call) else (i, ()) for i in items]
+    called = [(i.func, i.args[:1]) if isinstance(i, cst.Call) else (i, ()) for i in items]
+    return [
+        (survey.full_name(func, site.scope), "".join(code(arg.value) for arg in args))
+        for func, args in called
+    ]
 
 
 def _comes_first(survey: Survey, site: Site) -> bool:

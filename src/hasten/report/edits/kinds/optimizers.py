@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import libcst as cst
-
-from hasten.report.edits.arguments import (
-    argument,
-    code,
-    entry,
-    home,
-    put,
-    spread_literal,
-    without_argument,
-)
+from hasten.report.edits.arguments import code, home, put, value
 from hasten.report.edits.job import change
 
 if TYPE_CHECKING:
+    import libcst as cst
+
     from hasten.report.edits.job import Job
     from hasten.report.edits.survey import Site, Survey
 
@@ -86,11 +78,8 @@ def _class_name(survey: Survey, site: Site) -> str:
 
 def _has_momentum(survey: Survey, site: Site) -> bool:
     """Return whether an optimizer is an SGD with momentum, as far as the text tells."""
-    told = argument(site.call, "momentum", index=2)
-    given = told.value if told is not None else None
-    spread = spread_literal(survey, site)
-    if spread is not None and isinstance(spread.node, cst.Dict):
-        given = given or entry(spread.node, "momentum")
+    place = home(survey, site, "momentum", index=2)
+    given = None if place is None else value(place.node, "momentum", index=2)
     moves = given is not None and code(given) not in _NO_MOMENTUM
     return moves and _class_name(survey, site) == "SGD"
 
@@ -109,15 +98,13 @@ def _choose(job: Job, survey: Survey, sites: list[Site], name: str, *, rival: st
 
 
 def _given(call: cst.Call, name: str) -> str:
-    found = argument(call, name)
-    return "False" if found is None else code(found.value)
+    found = value(call, name)
+    return "False" if found is None else code(found)
 
 
 def _chosen(node: Any, name: str, rival: str) -> Any:
     """Return a call or a dict with one form asked for, and the other no longer."""
-    if isinstance(node, cst.Dict):
-        told = entry(node, rival)
-        node = node if told is None or code(told) in _OFF else put(node, rival, "None")
-    elif (other := argument(node, rival)) is not None and code(other.value) not in _OFF:
-        node = without_argument(node, other)
+    told = value(node, rival)
+    if told is not None and code(told) not in _OFF:
+        node = put(node, rival, "None")
     return put(node, name, "True")

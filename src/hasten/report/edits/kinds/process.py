@@ -85,10 +85,9 @@ def fp32_precision(job: Job) -> None:
 
 def malloc_retention(job: Job) -> None:
     """Raise both thresholds of glibc before torch allocates much."""
-    source = job.project.entry
     job.set_up(
         f"ctypes.CDLL(None).mallopt(-3, {_MMAP}) or ctypes.CDLL(None).mallopt(-3, {_LEAST_MMAP})"
         "  # M_MMAP_THRESHOLD: freed memory stays here",
         f"ctypes.CDLL(None).mallopt(-1, {_TRIM})  # M_TRIM_THRESHOLD",
     )
-    ensure_import(source, "ctypes")
+    ensure_import(job.project.entry, "ctypes")
