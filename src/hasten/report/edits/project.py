@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from hasten.records import Workload
-    from hasten.report.edits.survey import Chart
 
     Change = Callable[[cst.CSTNode], object]
 
@@ -36,7 +35,6 @@ class SourceFile:
     Attributes:
         name: its module name as seen from the script's folder; "" for the script itself.
         added: the lines put in after its imports.
-        chart: what is where in the tree that it was made from.
     """
 
     def __init__(self, path: Path, name: str, content: bytes) -> None:
@@ -46,7 +44,6 @@ class SourceFile:
         self.before = self.tree.code
         self._mark = "\ufeff" if content.startswith(codecs.BOM_UTF8) else ""
         self.added: set[str] = set()
-        self.chart: Chart | None = None
 
     @property
     def is_package(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
@@ -186,11 +187,15 @@ def _imported_names(node: cst.Import | cst.ImportFrom, source: SourceFile) -> di
     return names
 
 
+_CHARTS: WeakKeyDictionary[SourceFile, Chart] = WeakKeyDictionary()
+
+
 def _chart(source: SourceFile) -> Chart:
     """Return the chart of a file, made anew only if its tree has changed."""
-    if source.chart is None or source.chart.tree is not source.tree:
-        source.chart = Chart(source)
-    return source.chart
+    chart = _CHARTS.get(source)
+    if chart is None or chart.tree is not source.tree:
+        chart = _CHARTS[source] = Chart(source)
+    return chart
 
 
 class Survey:

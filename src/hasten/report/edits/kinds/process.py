@@ -77,8 +77,7 @@ def fp32_precision(job: Job) -> None:
     if any(f'"{word}"' not in first for word in words):
         job.keep_running(f"the script sets a precision itself at {survey.places(own)}")
         return
-    known = reaches(job.traits.torch, _ONEDNN_TORCH)
-    lines = [first, *newer] if known else [first]
+    lines = [first, *newer] if reaches(job.traits.torch, _ONEDNN_TORCH) else [first]
     torch = job.torch_name()
     job.set_up(*(line.replace("torch.", f"{torch}.", 1) for line in lines))
 
