@@ -217,7 +217,6 @@ def test_every_option_arrives(session):
 
 
 MISSING = "Traceback (most recent call last):\n  File 'x'\nModuleNotFoundError: No module named "
-HIDDEN = "AttributeError: module 'selectors' has no attribute 'SelectSelector'"
 BESIDE = "usage: train.py [--budget BUDGET]\ntrain.py: error: unrecognized arguments: --lr 3"
 NOT_TAKEN = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --budget 9"
 
@@ -228,8 +227,6 @@ NOT_TAKEN = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --bu
         (f"{MISSING}'torch'", (), 2, "The Python that runs the script has no torch."),
         (f"{MISSING}'torchdata'", (), 3, "Make it run under plain python first."),
         ("hasten: A notebook needs IPython.\n", (), 2, "A notebook needs IPython"),
-        (HIDDEN, (), 3, "selectors.py shadows the standard library's module selectors."),
-        (HIDDEN.replace("selectors", "socket"), (), 3, "Make it run under plain python first."),
         (NOT_TAKEN, ("--budget", "9"), 2, "--budget comes after the script"),
         (NOT_TAKEN, ("--budgets", "9"), 3, "Make it run under plain python first."),
         (BESIDE, ("--budget", "9", "--lr", "3"), 3, "Note that --budget comes after the script"),
@@ -240,7 +237,6 @@ NOT_TAKEN = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --bu
     ],
 )
 def test_a_failure_is_told_as_what_it_is(session, output, words, code, message):
-    Path("selectors.py").write_text("")
     remedy = "Make it run under plain python first."
     session.error = ScriptFailed("The script failed (exit code 1).", remedy=remedy, output=output)
     done = hasten_with("tune", "train.py", *words)
@@ -694,7 +690,7 @@ def test_a_plan_that_cannot_be_written_costs_no_answer(session, monkeypatch):
     def refuse(*args, **kwargs):
         raise UsageError("Cannot write it.", remedy="Make room.")
 
-    monkeypatch.setattr("hasten.report.plan_file.write_plan", refuse)
+    monkeypatch.setattr("hasten.report.plan_writing.write_plan", refuse)
     done = hasten_with("tune", "train.py")
     assert done.exit_code == 2
     assert "1.20x faster." in done.stdout

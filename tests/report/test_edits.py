@@ -191,7 +191,7 @@ def test_the_precision_of_onednn_is_written_where_the_tuned_torch_has_it(desk) -
         (
             "import torch.optim as o",
             "o.Adam((p for p in ps), foreach=True)",
-            "o.Adam((p for p in ps), fused=True)",
+            "o.Adam((p for p in ps), foreach=None, fused=True)",
         ),
         ("import torch", "torch.optim.SGD(ps, lr=1,)", "torch.optim.SGD(ps, lr=1, fused=True,)"),
         (
@@ -731,7 +731,7 @@ def test_a_loop_that_may_begin_more_than_once_is_left_to_the_user(desk, starts) 
 
 
 def test_an_edit_that_breaks_is_left_to_the_user_and_all_else_is_written(desk, monkeypatch) -> None:
-    from hasten.report.edits.table import EDITS
+    from hasten.report.edits import EDITS
 
     def broken(job):
         job.set_up("half = True")
@@ -933,7 +933,7 @@ def test_a_broken_script_is_one_sentence_and_a_broken_module_a_note(desk) -> Non
 
 
 def test_an_endless_expression_is_one_sentence(desk) -> None:
-    with pytest.raises(UsageError, match="nests too deeply"):
+    with pytest.raises(UsageError, match="cannot be read"):
         desk.edit(f"import torch\nx = {'+'.join('1' * 900)}\n", intra_op_threads=1)
 
 
@@ -957,7 +957,7 @@ def test_the_diff_in_the_documents_is_what_is_printed(desk) -> None:
 
 def test_every_edit_is_asked_for_by_a_lever() -> None:
     from hasten.lever import discover
-    from hasten.report.edits.table import EDITS
+    from hasten.report.edits import EDITS
 
     levers = discover().values()
     assert {lever.edit for lever in levers if lever.edit} == EDITS.keys()

@@ -20,7 +20,7 @@ def desk(tmp_path, workload):
     return desks.Desk(tmp_path, workload)
 
 
-def test_optimizers_in_branches_share_one_line_before_the_branches(desk) -> None:
+def test_optimizers_in_branches_have_a_line_each(desk) -> None:
     source = """
         import torch
         model = torch.nn.Linear(1, 1)
@@ -33,40 +33,12 @@ def test_optimizers_in_branches_share_one_line_before_the_branches(desk) -> None
             optimizer = torch.optim.AdamW(model.parameters())
         """
     text = desk.edit(source, torch_compile="default", channels_last=True, traits=IMAGES)
-    assert [li for li in changed(desk) if "model." in li] == [
-        f"+model.{LAYOUT}",
-        "+model.compile()",
-    ]
-    assert f'# the optimizer\nmodel.{LAYOUT}\nmodel.compile()\nif args.opt == "sgd":' in text
+    for made in ("SGD", "Adam", "AdamW"):
+        assert (
+            f"    model.{LAYOUT}\n    model.compile()\n    optimizer = torch.optim.{made}(" in text
+        )
     assert desk.again(torch_compile="default", channels_last=True, traits=IMAGES) == text
     assert desk.diff == ""
-
-
-def test_a_parameter_is_known_before_the_branches_of_its_function(desk) -> None:
-    text = desk.edit(
-        """
-        import torch
-        def make(name, model):
-            if name == "sgd":
-                return torch.optim.SGD(model.parameters())
-            return torch.optim.AdamW(model.parameters())
-        """,
-        torch_compile="default",
-    )
-    assert text.count("model.compile()") == 2
-    text = desk.edit(
-        """
-        import torch
-        def make(name, model):
-            if name == "sgd":
-                return torch.optim.SGD(model.parameters())
-            else:
-                return torch.optim.AdamW(model.parameters())
-        """,
-        torch_compile="default",
-    )
-    assert '    model.compile()\n    if name == "sgd":' in text
-    assert text.count("model.compile()") == 1
 
 
 @pytest.mark.parametrize(
@@ -97,24 +69,6 @@ def test_branches_that_decide_about_the_model_have_a_line_each(desk, before, tes
         line = f"            {name}.compile()\n            optimizer = torch.optim.{made}("
         assert line in text
     assert desk.again(torch_compile="default") == text
-
-
-def test_two_optimizers_in_a_row_need_one_line_and_a_new_model_another(desk) -> None:
-    text = desk.edit(
-        """
-        import torch
-        model = torch.nn.Linear(1, 1)
-        one = torch.optim.SGD(model.parameters())
-        if late:
-            two = torch.optim.SGD(model.parameters())
-        model = torch.nn.Linear(2, 2)
-        three = torch.optim.SGD(model.parameters())
-        """,
-        torch_compile="default",
-    )
-    assert text.count("model.compile()") == 2
-    assert "model.compile()\none =" in text
-    assert "model.compile()\nthree =" in text
 
 
 def test_a_branch_on_the_line_of_its_if_has_its_line_before_the_if(desk) -> None:
@@ -326,28 +280,17 @@ def test_a_call_in_a_function_does_not_stand_for_the_line(desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "lines",
     [
-        "DataLoader(data, worker_init_fn=seed_worker)",
-        "DataLoader(data, worker_init_fn=functools.partial(seed_worker, seed=1))",
-        "options = {'worker_init_fn': seed_worker}",
-        "options['worker_init_fn'] = seed_worker",
-        "loader.worker_init_fn = seed_worker",
+        "def start(i):\n    torch.set_num_threads(1)\nDataLoader(data, worker_init_fn=start)\n",
+        "loader = DataLoader(data, worker_init_fn=lambda i: torch.set_num_threads(1))\n",
+        "def start(i):\n    torch.set_num_threads(1)\noptions['worker_init_fn'] = start\n",
     ],
 )
-@pytest.mark.parametrize("nested", [False, True])
-def test_what_starts_loader_workers_keeps_its_threads(desk, given, nested) -> None:
-    lines = f"def seed_worker(i):\n    torch.set_num_threads(1)\n{given}\n"
-    if nested:
-        lines = "def main():\n" + "".join(f"    {li}\n" for li in lines.splitlines())
-    text = desk.edit(f"import torch\n\n{lines}", intra_op_threads=4)
-    assert text == f"import torch\n\ntorch.set_num_threads(4)\n\n{lines}"
-
-
-def test_a_lambda_that_starts_loader_workers_keeps_its_threads(desk) -> None:
-    line = "loader = DataLoader(data, worker_init_fn=lambda i: torch.set_num_threads(1))\n"
-    text = desk.edit(f"import torch\n\n{line}", intra_op_threads=4)
-    assert text == f"import torch\n\ntorch.set_num_threads(4)\n\n{line}"
+def test_calls_that_may_start_loader_workers_are_left_to_the_user(desk, lines) -> None:
+    desk.edit(f"import torch\n{lines}", intra_op_threads=4)
+    assert desk.diff == ""
+    assert "since a call may be there for the workers of a `worker_init_fn`" in desk.said()
 
 
 @pytest.mark.parametrize(

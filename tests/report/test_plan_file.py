@@ -14,7 +14,7 @@ from rich.console import Console
 from hasten import lever
 from hasten.errors import PlanError, UsageError
 from hasten.records import Budget, Entry, LossEnvelope, Plan, Reason, Torch
-from hasten.report import plan_file, plan_places
+from hasten.report import plan_file, plan_places, plan_writing
 from hasten.report import text as text_report
 
 TODAY = datetime.date(2026, 1, 2)
@@ -51,7 +51,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def saved(path, tuning):
-    plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, tuning, snippets={}, today=TODAY)
     return plan_file.read_plan(path)
 
 
@@ -98,7 +98,7 @@ def test_what_a_plan_says_forges_no_line_of_ours(path, here):
 def test_what_was_granted_comes_back_and_an_old_plan_grants_nothing(path, saved, tuning):
     assert saved.assumed == frozenset()
     granted = replace(tuning, assumed=("dataset-unchanged",))
-    plan_file.write_plan(path, granted, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, granted, snippets={}, today=TODAY)
     assert plan_file.read_plan(path).assumed == {"dataset-unchanged"}
     assert tomllib.loads(path.read_text())["assume"] == ["dataset-unchanged"]
 
@@ -133,7 +133,7 @@ plans = st.dictionaries(names, values, max_size=6).map(
 def test_every_plan_comes_back_as_it_was(path, tuning, plan, argv, code):
     workload = replace(tuning.workload, argv=tuple(argv))
     lines = dict.fromkeys(dict(plan.settings), code)
-    plan_file.write_plan(
+    plan_writing.write_plan(
         path, replace(tuning, plan=plan, workload=workload), snippets=lines, today=TODAY
     )
     saved = plan_file.read_plan(path)
@@ -143,7 +143,7 @@ def test_every_plan_comes_back_as_it_was(path, tuning, plan, argv, code):
 
 
 def test_the_file_says_why(path, tuning, lines):
-    plan_file.write_plan(path, tuning, snippets=lines, today=TODAY)
+    plan_writing.write_plan(path, tuning, snippets=lines, today=TODAY)
     written = path.read_text()
     for words in (
         "2026-01-02", "hasten run train.py --epochs 3 --name 'my run [a]'",
@@ -158,7 +158,7 @@ def test_the_file_says_why(path, tuning, lines):
 
 
 def test_an_empty_plan_is_written_honestly(path, nothing):
-    plan_file.write_plan(path, nothing, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, nothing, snippets={}, today=TODAY)
     assert "# Empty. Nothing here makes this script faster.\n" in path.read_text()
     assert plan_file.read_plan(path).plan == Plan()
 
@@ -166,19 +166,19 @@ def test_an_empty_plan_is_written_honestly(path, nothing):
 def test_an_empty_plan_claims_nothing_about_levers_that_were_not_tried(path, nothing):
     untried = replace(nothing.levers[-1], reason=Reason.UNTRIED)
     left = (*nothing.levers, untried)
-    plan_file.write_plan(path, replace(nothing, levers=left), snippets={}, today=TODAY)
+    plan_writing.write_plan(path, replace(nothing, levers=left), snippets={}, today=TODAY)
     assert "# Empty. Nothing was proved to make this script faster" in path.read_text()
 
 
 def test_bytes_that_are_no_utf8_are_spelt_out(path, tuning):
     odd = replace(tuning, workload=replace(tuning.workload, argv=("train\udcff.py",)))
-    plan_file.write_plan(path, odd, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, odd, snippets={}, today=TODAY)
     assert plan_file.read_plan(path).command == ("train\\udcff.py",)
 
 
 def test_unknown_facts_are_left_out(path, tuning):
     bare = replace(tuning.machine, torch=None, python_version="")
-    plan_file.write_plan(path, replace(tuning, machine=bare), snippets={}, today=TODAY)
+    plan_writing.write_plan(path, replace(tuning, machine=bare), snippets={}, today=TODAY)
     assert plan_file.read_plan(path).machine.keys() == {"cpu", "cores"}
 
 
@@ -400,20 +400,20 @@ def test_a_text_that_is_no_report_is_never_written_over(tmp_path, tuning, worklo
 def test_an_unconfirmed_plan_of_another_script_is_not_written_over(tmp_path, tuning, workload):
     other = replace(workload, argv=("other.py",))
     aside = tmp_path / "k-unconfirmed.toml"
-    plan_file.write_plan(aside, tuning, snippets={}, today=TODAY)
+    plan_writing.write_plan(aside, tuning, snippets={}, today=TODAY)
     plan_places.guard(tmp_path / "k.toml", workload)
     with pytest.raises(UsageError, match=r"k-unconfirmed\.toml is the plan of another script"):
         plan_places.guard(tmp_path / "k.toml", other)
 
 
 def test_the_plan_of_another_script_is_not_written_over(path, tuning, workload):
-    plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, tuning, snippets={}, today=TODAY)
     other = replace(workload, argv=("other.py",))
     with pytest.raises(UsageError, match=r"is the plan of another script: train\.py") as caught:
         plan_places.guard_plan(path, other)
     assert "--force" in caught.value.remedy
     empty = replace(tuning, plan=Plan())
-    plan_file.write_plan(path, empty, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, empty, snippets={}, today=TODAY)
     plan_places.guard_plan(path, other)  # nothing is lost
 
 
@@ -425,7 +425,7 @@ def test_a_namesake_in_another_folder_is_another_script(path, tuning, workload, 
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.py").write_text(f"name = {name!r}\n")
     own = replace(tuning, workload=here)
-    plan_file.write_plan(path, own, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, own, snippets={}, today=TODAY)
     saved = plan_file.read_plan(path)
     plan_places.guard_plan(path, here)
     with pytest.raises(UsageError, match=r"is the plan of another script: a/train\.py"):
@@ -450,15 +450,15 @@ ENVELOPE = LossEnvelope(
     "envelope", [ENVELOPE, replace(ENVELOPE, by_hand=True, step_s=None), LossEnvelope()]
 )
 def test_an_envelope_comes_back_as_it_was(path, tuning, envelope) -> None:
-    plan_file.write_plan(path, replace(tuning, envelope=envelope), snippets={}, today=TODAY)
+    plan_writing.write_plan(path, replace(tuning, envelope=envelope), snippets={}, today=TODAY)
     assert plan_file.read_plan(path).envelope == envelope
 
 
 def test_a_plan_without_an_envelope_is_not_watched(path, tuning, nothing) -> None:
-    plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, tuning, snippets={}, today=TODAY)
     assert plan_file.read_plan(path).envelope is None
     empty = replace(nothing, envelope=ENVELOPE)
-    plan_file.write_plan(path, empty, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, empty, snippets={}, today=TODAY)
     assert plan_file.read_plan(path).envelope is None
 
 
@@ -475,7 +475,7 @@ def test_a_broken_envelope_says_how_to_do_without(path, line) -> None:
 def test_losses_are_not_compared_under_other_arguments_nor_times_on_other_processors(
     path, tuning, machine, workload
 ) -> None:
-    plan_file.write_plan(path, replace(tuning, envelope=ENVELOPE), snippets={}, today=TODAY)
+    plan_writing.write_plan(path, replace(tuning, envelope=ENVELOPE), snippets={}, today=TODAY)
     saved = plan_file.read_plan(path)
     assert plan_file.fitting_envelope(saved, machine, workload) == ENVELOPE
     other = replace(workload, argv=(workload.argv[0], "--batch", "64"))
@@ -497,7 +497,7 @@ def test_an_edited_script_is_told_and_its_losses_are_not_compared(
     script.write_text("lr = 0.1\n")
     here = replace(tuning.workload, cwd=str(path.parent), entry=entry, argv=tuple(line.split()))
     known = replace(tuning, envelope=ENVELOPE, workload=here)
-    plan_file.write_plan(path, known, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, known, snippets={}, today=TODAY)
     saved = plan_file.read_plan(path)
     assert plan_file.differences(saved, machine, here) == ()
     assert plan_file.fitting_envelope(saved, machine, here) == ENVELOPE
@@ -518,7 +518,7 @@ def test_edited_settings_are_told_as_an_edited_script_is(path, tuning, machine, 
         file.write_text("lr = 0.1\n")
     here = replace(tuning.workload, cwd=str(path.parent), argv=("train.py", *words))
     known = replace(tuning, envelope=ENVELOPE, workload=here)
-    plan_file.write_plan(path, known, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, known, snippets={}, today=TODAY)
     saved = plan_file.read_plan(path)
     assert plan_file.fitting_envelope(saved, machine, here) == ENVELOPE
     config.write_text("lr = 0.2\n")
@@ -536,7 +536,7 @@ def test_another_gpu_is_told_where_the_model_is_on_one(path, tuning, machine, wo
     for device, count in (("cuda", 1), ("cpu", 0)):
         traits = replace(tuning.traits, model=replace(tuning.traits.model, device=device))
         known = replace(tuning, machine=one, traits=traits, envelope=ENVELOPE)
-        plan_file.write_plan(path, known, snippets={}, today=TODAY)
+        plan_writing.write_plan(path, known, snippets={}, today=TODAY)
         saved = plan_file.read_plan(path)
         found = plan_file.differences(saved, other, workload)
         assert ["'NVIDIA A100', and this is 'Tesla T4'" in one.message for one in found] == (
@@ -548,12 +548,12 @@ def test_another_gpu_is_told_where_the_model_is_on_one(path, tuning, machine, wo
 
 def test_a_python_of_hasten_s_own_is_not_that_of_the_script(path, tuning, machine, workload):
     known = replace(tuning, workload=replace(workload, python="/opt/other/bin/python"))
-    plan_file.write_plan(path, known, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, known, snippets={}, today=TODAY)
     assert "python" not in plan_file.read_plan(path).machine
 
 
 def test_a_plan_that_cannot_be_written_to_its_end_leaves_the_old_one(path, tuning, monkeypatch):
-    plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, tuning, snippets={}, today=TODAY)
     before = path.read_bytes()
     stocks = {name: getattr(Path, name) for name in ("write_bytes", "write_text")}
 
@@ -567,7 +567,7 @@ def test_a_plan_that_cannot_be_written_to_its_end_leaves_the_old_one(path, tunin
     for name in stocks:
         monkeypatch.setattr(Path, name, breaks_off(name))
     with pytest.raises((UsageError, OSError)):
-        plan_file.write_plan(path, replace(tuning, plan=Plan()), snippets={}, today=TODAY)
+        plan_writing.write_plan(path, replace(tuning, plan=Plan()), snippets={}, today=TODAY)
     assert path.read_bytes() == before
 
 
@@ -583,6 +583,6 @@ def test_a_plan_without_an_entry_is_of_the_entry_that_is_run(saved, machine, wor
 
 def test_a_comment_has_no_control_characters(path, tuning):
     lines = {name: "x = 1  # \x1b[31m\x07\r" for name, _ in tuning.plan.settings}
-    plan_file.write_plan(path, tuning, snippets=lines, today=TODAY)
+    plan_writing.write_plan(path, tuning, snippets=lines, today=TODAY)
     assert plan_file.read_plan(path).plan == tuning.plan
     assert not set("\x1b\x07\r") & set(path.read_text())

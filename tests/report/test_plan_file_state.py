@@ -23,7 +23,7 @@ from hasten.records import (
     Torch,
     Traits,
 )
-from hasten.report import plan_file, plan_places
+from hasten.report import plan_file, plan_places, plan_writing
 from hasten.report.plan_state import State, state_of
 
 TODAY = datetime.date(2026, 1, 2)
@@ -42,7 +42,7 @@ def path(tmp_path):
 
 
 def write(path, tuning):
-    plan_file.write_plan(path, tuning, snippets={}, today=TODAY)
+    plan_writing.write_plan(path, tuning, snippets={}, today=TODAY)
     return plan_file.read_plan(path)
 
 

@@ -25,7 +25,7 @@ from hasten.records import (
 )  # fmt: skip
 from hasten.report import html, text
 from hasten.report.bars import Gauge, Stack
-from hasten.report.evidence_table import evidence_table
+from hasten.report.plan_writing import evidence_table
 from hasten.report.steps import bottleneck
 from hasten.report.summary import render_summary
 from hasten.report.wording import command_line

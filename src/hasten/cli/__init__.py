@@ -9,42 +9,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import hasten
-from hasten.cli import streams
-from hasten.cli.arguments import (
-    BUDGET,
-    FIRST_ANSWER_S,
-    INTERRUPTED,
-    Assume,
-    Budget,
-    Command,
-    DeviceOption,
-    EventsPath,
-    Force,
-    Html,
-    Interpreter,
-    Json,
-    LeverOption,
-    Numerics,
-    Only,
-    Overwrite,
-    Patience,
-    PlanOutput,
-    PlanPath,
-    Quiet,
-    Shown,
-    Skip,
-    Steps,
-    Training,
-    Unprotected,
-    Words,
-    say,
-)
+from hasten.cli import arguments as args
+from hasten.cli import faults, streams
+from hasten.cli.arguments import Command, say
 from hasten.cli.reports import (
     PLAN,
     check_outputs,
@@ -55,19 +29,19 @@ from hasten.cli.reports import (
     report,
 )
 from hasten.cli.submission import submit
-from hasten.cli.watching import telling, view
-from hasten.errors import PlanError, UsageError
+from hasten.errors import PlanError, ScriptFailed, UsageError
 from hasten.records import Effect, Plan, Workload
 from hasten.units import parse_duration
 from hasten.workload import interpreter, read_workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from hasten.records import LossEnvelope, Setting
+    from hasten.report.events import Events
     from hasten.report.plan_file import SavedPlan
-    from hasten.session import Options
+    from hasten.report.progress import View
 
 
 app = typer.Typer(
@@ -108,7 +82,7 @@ def _hasten(
 
 
 @app.command(cls=Command)
-def doctor(*, json: Json = None, python: Interpreter = sys.executable) -> None:
+def doctor(*, json: args.Json = None, python: args.Interpreter = sys.executable) -> None:
     """Say what this machine gives a training job.
 
     It also says what is wrong with it and how to fix that.
@@ -128,34 +102,34 @@ def doctor(*, json: Json = None, python: Interpreter = sys.executable) -> None:
 @app.command(cls=Command)
 def profile(
     context: typer.Context,
-    script: Words,
+    script: args.Words,
     *,
-    json: Json = None,
-    html: Html = None,
-    steps: Steps = None,
-    lever: LeverOption = None,
-    device: DeviceOption = "auto",
-    assume: Assume = None,
-    python: Interpreter = sys.executable,
-    patience: Patience = "60s",
-    unprotected: Unprotected = False,
-    quiet: Quiet = False,
-    progress: Shown = None,
-    events: EventsPath = None,
+    json: args.Json = None,
+    html: args.Html = None,
+    steps: args.Steps = None,
+    lever: args.LeverOption = None,
+    device: args.DeviceOption = "auto",
+    assume: args.Assume = None,
+    python: args.Interpreter = sys.executable,
+    patience: args.Patience = "60s",
+    unprotected: args.Unprotected = False,
+    quiet: args.Quiet = False,
+    progress: args.Shown = None,
+    events: args.EventsPath = None,
 ) -> None:
     """Show where each step's time goes; change nothing."""
-    from hasten import session
+    from hasten import api, session
     from hasten.report import document
     from hasten.report.combined_watcher import CombinedWatcher
 
     check_outputs(json, html)
-    options = _options(
-        lever=on_device(lever, device), assume=assume, patience=patience, steps=steps,
-        unprotected=unprotected,
+    options = api.options(
+        settings=_settings(lever, device), assume=assume or (), step_count=steps,
+        startup_timeout_s=_seconds("--startup-timeout", patience), sandbox=not unprotected,
     )  # fmt: skip
     workload = read_workload(script, python=python)
-    with telling(context, events, workload) as told:
-        with view(quiet=quiet, progress=progress) as screen:
+    with _telling(context, events, workload) as told:
+        with _view(quiet=quiet, progress=progress) as screen:
             found = session.profile(workload, options, CombinedWatcher(told, screen))
         written = leave_profile(found, json=json, html=html, aside=on_stdout(events))
         told.result(document.profile_document(found), written)
@@ -164,47 +138,51 @@ def profile(
 @app.command(cls=Command)
 def tune(
     context: typer.Context,
-    script: Words,
+    script: args.Words,
     *,
-    json: Json = None,
-    html: Html = None,
-    budget: Budget = BUDGET,
-    numerics: Numerics = Effect.DISTRIBUTION,
-    training: Training = None,
-    plan: PlanOutput = None,
-    force: Overwrite = False,
-    lever: LeverOption = None,
-    device: DeviceOption = "auto",
-    assume: Assume = None,
-    python: Interpreter = sys.executable,
-    only: Only = None,
-    skip: Skip = None,
-    patience: Patience = "60s",
-    unprotected: Unprotected = False,
-    quiet: Quiet = False,
-    progress: Shown = None,
-    events: EventsPath = None,
+    json: args.Json = None,
+    html: args.Html = None,
+    budget: args.Budget = args.BUDGET,
+    numerics: args.Numerics = Effect.DISTRIBUTION,
+    training: args.Training = None,
+    plan: args.PlanOutput = None,
+    force: args.Overwrite = False,
+    lever: args.LeverOption = None,
+    device: args.DeviceOption = "auto",
+    assume: args.Assume = None,
+    python: args.Interpreter = sys.executable,
+    only: args.Only = None,
+    skip: args.Skip = None,
+    patience: args.Patience = "60s",
+    unprotected: args.Unprotected = False,
+    quiet: args.Quiet = False,
+    progress: args.Shown = None,
+    events: args.EventsPath = None,
 ) -> None:
     """Find what makes the script faster, and prove it.
 
     This writes a plan, which `hasten run` applies, and a report. The script is not edited.
     """
-    from hasten import session
+    from hasten import api, session
     from hasten.report import document, plan_file, plan_places
     from hasten.report.combined_watcher import CombinedWatcher
 
     path = plan or PLAN
     check_outputs(json, html, path)
-    options = _options(
-        budget=budget, numerics=numerics, training=training, lever=on_device(lever, device),
-        assume=assume, only=only, skip=skip, patience=patience,
-        unprotected=unprotected,
+    options = api.options(
+        budget_s=_seconds("--budget", budget),
+        first_s=args.FIRST_ANSWER_S if budget == args.BUDGET else inf,
+        numerics=numerics,
+        train_time_s=None if training is None else _seconds("--train-time", training),
+        only=_names(only), skip=_names(skip),
+        settings=_settings(lever, device), assume=assume or (),
+        startup_timeout_s=_seconds("--startup-timeout", patience), sandbox=not unprotected,
     )  # fmt: skip
     workload = read_workload(script, python=python)
     if not force:
         plan_places.guard(path, workload)
-    with telling(context, events, workload) as told:
-        with view(quiet=quiet, progress=progress, budget_s=options.budget_s) as screen:
+    with _telling(context, events, workload) as told:
+        with _view(quiet=quiet, progress=progress, budget_s=options.budget_s) as screen:
             tuning = session.tune(workload, options, CombinedWatcher(told, screen))
         written = leave(tuning, path, json, html, force=force, aside=on_stdout(events))
         told.result(document.tuning_document(tuning), written)
@@ -215,32 +193,32 @@ def tune(
     if not quiet:
         say(f"Wrote {', '.join(str(p) for p in written)}.")
     if tuning.interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(args.INTERRUPTED)
 
 
 @app.command(cls=Command)
 def run(
-    script: Words,
+    script: args.Words,
     *,
-    plan: PlanPath = None,
-    force: Force = False,
-    lever: LeverOption = None,
-    device: DeviceOption = "auto",
-    assume: Assume = None,
-    python: Interpreter = sys.executable,
-    quiet: Quiet = False,
+    plan: args.PlanPath = None,
+    force: args.Force = False,
+    lever: args.LeverOption = None,
+    device: args.DeviceOption = "auto",
+    assume: args.Assume = None,
+    python: args.Interpreter = sys.executable,
+    quiet: args.Quiet = False,
 ) -> None:
     """Run the script for real, under the plan.
 
     The script itself is not edited.
     """
-    from hasten import session
+    from hasten import api, session
     from hasten.report import plan_file
 
     workload = read_workload(script, once=True, python=python)
-    lever = on_device(lever, device)
-    options = _options(lever=lever, assume=assume)
-    is_choice = plan is not None or not lever or force
+    settings = _settings(lever, device)
+    options = api.options(settings=settings, assume=assume or ())
+    is_choice = plan is not None or not settings or force
     if other := "" if is_choice else plan_file.other_script(PLAN, workload):
         say(f"{PLAN} is the plan of {other}: only what was set by hand is used.")
     if is_choice or (os.path.exists(PLAN) and not other):
@@ -248,8 +226,8 @@ def run(
     else:
         saved, envelope = plan_file.SavedPlan(plan=Plan(), machine={}), None
     chosen = saved.plan
-    for pair in lever or ():  # false takes a lever out of the plan
-        chosen = chosen.with_lever(*_setting(pair))
+    for name, setting in settings.items():  # false takes a lever out of the plan
+        chosen = chosen.with_lever(name, setting)
     session.run(workload, chosen, envelope, saved.assumed | options.assumed)
 
 
@@ -301,44 +279,52 @@ def main() -> None:
         raise SystemExit(end.code or UsageError.exit_code) from None
 
 
-def _options(
-    *,
-    budget: str = BUDGET,
-    numerics: Effect = Effect.DISTRIBUTION,
-    training: str | None = None,
-    lever: Sequence[str] | None = None,
-    assume: Sequence[str] | None = None,
-    only: Sequence[str] | None = None,
-    skip: Sequence[str] | None = None,
-    patience: str = "60s",
-    steps: int | None = None,
-    unprotected: bool = False,
-) -> Options:
-    from hasten import api
+@contextmanager
+def _telling(context: typer.Context, path: Path | None, workload: Workload) -> Iterator[Events]:
+    """Open the event stream of a command; without a path it writes nothing.
 
-    return api.options(
-        budget_s=_seconds("--budget", budget),
-        first_s=FIRST_ANSWER_S if budget == BUDGET else inf,
-        numerics=numerics,
-        train_time_s=None if training is None else _seconds("--train-time", training),
-        only=_names(only),
-        skip=_names(skip),
-        settings=dict(_setting(pair) for pair in lever or ()),
-        assume=assume or (),
-        startup_timeout_s=_seconds("--startup-timeout", patience),
-        sandbox=not unprotected,
-        step_count=steps,
+    Raises:
+        UsageError: the path cannot be written.
+    """
+    from hasten.report.events import Events, open_stream
+
+    with Events(open_stream(path)) as events:
+        events.start(context.info_name or "", workload, version=hasten.__version__)
+        try:
+            yield events
+        except ScriptFailed as error:
+            raise faults.explained(error, context) from error.__cause__
+    if events.lost:
+        say(f"The events in {path} end early: {events.lost}.")
+
+
+def _view(*, quiet: bool, progress: args.Progress | None, budget_s: float | None = None) -> View:
+    """Return the view for this terminal; progress goes to stderr."""
+    from rich.console import Console
+
+    from hasten.report.progress import View, choose
+
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return View(
+        console,
+        style=choose(
+            console,
+            quiet=quiet or progress is args.Progress.NONE,
+            plain=progress is args.Progress.PLAIN,
+        ),
+        budget_s=budget_s,
     )
 
 
-def on_device(lever: list[str] | None, device: str) -> list[str] | None:
+def _settings(lever: Sequence[str] | None, device: str) -> dict[str, Setting]:
     """Return the levers set by hand, with the one that `--device` sets."""
     from hasten.lever import discover
 
-    if device == "auto":
-        return lever
-    name = next(one.name for one in discover().values() if one.option == "device")
-    return [*(lever or ()), f"{name}={device}"]
+    settings = dict(map(_setting, lever or ()))
+    if device != "auto":
+        name = next(one.name for one in discover().values() if one.option == "device")
+        settings[name] = device
+    return settings
 
 
 def _seconds(option: str, text: str) -> float:

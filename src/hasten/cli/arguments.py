@@ -46,7 +46,7 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except HastenError as error:
-            told = explained(error, ctx)
+            told = faults.explained(error, ctx)
             if told.output:
                 typer.echo(told.output.rstrip("\n"), err=True)
             say(told.problem, *told.remedy.splitlines())
@@ -59,12 +59,6 @@ class Command(TyperCommand):
         except Exception as error:
             say(*faults.noted(error))
             raise typer.Exit(faults.INTERNAL) from error
-
-
-def explained(error: HastenError, context: typer.Context) -> HastenError:
-    """Return the error of a command, or a clearer one if its script's output says more."""
-    options = {option for parameter in context.command.params for option in parameter.opts}
-    return faults.explained(error, context.params.get("script") or (), options)
 
 
 def say(*sentences: str) -> None:

@@ -20,11 +20,7 @@ _PATHS = frozenset({"plan", "json", "html", "log-jsonl", "python"})
 def read_defaults(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
     """Return the defaults for each command; an option applies to every command that has it.
 
-    Relative paths begin at the folder of pyproject.toml.
-
-    Args:
-        group: the commands with their options.
-        folder: the working folder; the nearest pyproject.toml there or above it counts.
+    The nearest pyproject.toml in the folder or above it counts; relative paths begin there.
 
     Raises:
         UsageError: the table cannot be read, or has a key that is not an option of hasten.

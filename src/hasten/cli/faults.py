@@ -13,53 +13,33 @@ from hasten.errors import HastenError, ScriptFailed, UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    import typer
+
 INTERNAL = 1
 DEBUG_KEY = "HASTEN_DEBUG"
 _NO_IPYTHON = "hasten: A notebook needs IPython."
 _NO_TORCH = re.compile(r"ModuleNotFoundError: No module named 'torch(\.[\w.]+)?'")
-_HIDDEN = re.compile(
-    r"\w+Error: .*(?:module '([\w.]+)' has no attribute|from (?:partially initialized module )?"
-    r"'([\w.]+)'|'(\w+)' is not a package)"
-)
 
 
-def explained(error: HastenError, words: Sequence[str], options: Collection[str]) -> HastenError:
-    """Return the error of a failed script, or a clearer one if the script's output says more.
-
-    Args:
-        error: what ended the command.
-        words: the script and its own arguments.
-        options: the options of the command, such as `--budget`.
-    """
+def explained(error: HastenError, context: typer.Context) -> HastenError:
+    """Return the error of a command, or a clearer one if its script's output says more."""
     if not isinstance(error, ScriptFailed) or not error.output:
         return error
-    lines = [line.strip() for line in error.output.splitlines() if line.strip()]
-    last, output = lines[-1], error.output
-    if _NO_IPYTHON in output:
+    last = error.output.strip().rpartition("\n")[2]
+    if _NO_IPYTHON in error.output:
         remedy = "Run: pip install ipython."
         return UsageError("A notebook needs IPython, which is not installed.", remedy=remedy)
     if _NO_TORCH.match(last):
         remedy = "Install torch there, or run hasten from the environment that has it."
         problem = "The Python that runs the script has no torch."
-        return UsageError(problem, remedy=remedy, output=output)
-    if file := _hiding(last, words):
-        name = os.path.basename(file).removesuffix(".py")
-        problem = f"{file} shadows the standard library's module {name}."
-        return ScriptFailed(problem, remedy="Rename that file.", output=output)
-    return _behind(error, words, options)
+        return UsageError(problem, remedy=remedy, output=error.output)
+    options = {option for parameter in context.command.params for option in parameter.opts}
+    return _behind(error, last, context.params.get("script") or (), options)
 
 
-def _hiding(line: str, words: Sequence[str]) -> str:
-    """Return the user's file that shadows the standard module named in an error, if any."""
-    found = _HIDDEN.match(line)
-    name = next(filter(None, found.groups()), "").partition(".")[0] if found else ""
-    if name not in sys.stdlib_module_names:
-        return ""
-    places = (os.path.join(folder, f"{name}.py") for folder in (os.path.dirname(words[0]), ""))
-    return next(filter(os.path.isfile, places), "")
-
-
-def _behind(error: ScriptFailed, words: Sequence[str], options: Collection[str]) -> HastenError:
+def _behind(
+    error: ScriptFailed, last: str, words: Sequence[str], options: Collection[str]
+) -> HastenError:
     """Say that one of our options was passed to the script, if that may be the reason."""
     given = [word.partition("=")[0] for word in words[1:]]
     ours = next((word for word in given if word in options), "")
@@ -69,7 +49,6 @@ def _behind(error: ScriptFailed, words: Sequence[str], options: Collection[str])
     if said in error.remedy:
         return error
     # Usage lines and tracebacks name every option of the script; the last line says what is wrong.
-    last = error.output.strip().rpartition("\n")[2]
     if not re.search(rf"(?<![\w-]){re.escape(ours)}(?![\w-])", last):
         remedy = f"{error.remedy} Note that {said}."
         return ScriptFailed(error.problem, remedy=remedy, output=error.output)

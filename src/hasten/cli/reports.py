@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from hasten.cli.arguments import Html, Json, say
 from hasten.errors import HastenError, UsageError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import RenderableType
 
@@ -46,6 +46,8 @@ def report(
     html: Html = None,
 ) -> None:
     """Show the report of a tuning again, or write it in another form."""
+    from hasten.report.document import tuning_document
+
     if edits:
         _refuse_beside_edits(context, json=json, html=html)
         _print_edits(*_recalled(plan))
@@ -53,7 +55,8 @@ def report(
     check_outputs(json, html, plan=plan)
     tuning, plan_path = _recalled(plan)
     print_page(_page(tuning, plan_path, full=full))
-    _write_forms(tuning, plan_path, json=json, html=html)
+    told = tuning_document(tuning)
+    _write_forms(told, lambda: _html(tuning, plan_path), json=json, html=html)
 
 
 def _recalled(path: Path) -> tuple[Tuning, Path]:
@@ -110,15 +113,13 @@ def _edits(tuning: Tuning, plan: Plan) -> Edits:
     )  # fmt: skip
 
 
-def _write_html(path: Path, tuning: Tuning, plan_path: Path) -> None:
-    from hasten.report.files import write_atomically
+def _html(tuning: Tuning, plan_path: Path) -> str:
     from hasten.report.html import render_tuning
 
     edits: Edits | None = None
     with contextlib.suppress(HastenError):  # `--edits` says why
         edits = _edits(tuning, tuning.plan)
-    page = render_tuning(tuning, plan_path=plan_path, snippets=_snippets(tuning), edits=edits)
-    write_atomically(path, page)
+    return render_tuning(tuning, plan_path=plan_path, snippets=_snippets(tuning), edits=edits)
 
 
 def leave(
@@ -133,23 +134,28 @@ def leave(
     """
     from datetime import date
 
-    from hasten.report import plan_file, plan_places
+    from hasten.report import archive, document, plan_places, plan_writing
 
     path = plan_places.place_for(path, tuning, force=force)
     report_path = plan_places.report_path(path)
     snippets = _snippets(tuning)
     page = _page(tuning, path, full=True)
+    forgotten = ""
     try:
         with _uninterrupted():
-            plan_file.write_plan(path, tuning, snippets=snippets, today=date.today())
-            forgotten = _remember(tuning, path)
+            plan_writing.write_plan(path, tuning, snippets=snippets, today=date.today())
+            try:
+                archive.remember(tuning, path)
+            except UsageError as error:
+                forgotten = error.problem
             _save(page, report_path)
-            written = [path, report_path, *_write_forms(tuning, path, json=json, html=html)]
+            told = document.tuning_document(tuning)
+            forms = _write_forms(told, lambda: _html(tuning, path), json=json, html=html)
     finally:
         print_page(_page(tuning, path, full=False), aside=aside)
     if forgotten:
         say(f"`hasten report` will not know this tuning. {forgotten}")
-    return written
+    return [path, report_path, *forms]
 
 
 @contextlib.contextmanager
@@ -164,24 +170,17 @@ def _uninterrupted() -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def _remember(tuning: Tuning, path: Path) -> str:
-    """Keep the tuning for `hasten report`; return why that failed, or an empty string."""
-    from hasten.report import archive
-
-    try:
-        archive.remember(tuning, path)
-    except UsageError as error:
-        return error.problem
-    return ""
-
-
-def _write_forms(tuning: Tuning, path: Path, *, json: Path | None, html: Path | None) -> list[Path]:
-    from hasten.report import document
+def _write_forms(
+    document: Mapping[str, Any], page: Callable[[], str], *, json: Path | None, html: Path | None
+) -> list[Path]:
+    """Write what was asked for in these forms; return the files written."""
+    from hasten.report.document import write_document
+    from hasten.report.files import write_atomically
 
     if json is not None:
-        document.write_document(json, document.tuning_document(tuning))
+        write_document(json, document)
     if html is not None:
-        _write_html(html, tuning, path)
+        write_atomically(html, page())
     return [place for place in (json, html) if place is not None]
 
 
@@ -190,17 +189,13 @@ def leave_profile(
 ) -> list[Path]:
     """Write the requested files, then print the page; return the files written."""
     from hasten.report import document, text
-    from hasten.report.files import write_atomically
     from hasten.report.html import render_profile
 
     try:
-        if json is not None:
-            document.write_document(json, document.profile_document(found))
-        if html is not None:
-            write_atomically(html, render_profile(found))
+        told = document.profile_document(found)
+        return _write_forms(told, lambda: render_profile(found), json=json, html=html)
     finally:
         print_page(text.render_profile(found), aside=aside)
-    return [place for place in (json, html) if place is not None]
 
 
 def _snippets(tuning: Tuning) -> Mapping[str, str]:
@@ -237,12 +232,7 @@ def on_stdout(path: Path | None) -> bool:
 
 
 def print_page(page: RenderableType, *, aside: bool = False) -> None:
-    """Print a page, limited to a readable width.
-
-    Args:
-        page: what to print.
-        aside: print to stderr, because stdout is for a program.
-    """
+    """Print a page, limited to a readable width; aside, to stderr, where a program has stdout."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False, stderr=aside)

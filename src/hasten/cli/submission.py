@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasten.cli.arguments import (  # noqa: TC001  # typer reads them
-    Force,
-    Interpreter,
-    PlanPath,
-    Words,
-)
+from hasten.cli import arguments as args
 from hasten.cli.reports import PLAN
 from hasten.errors import PlanError, UsageError
 from hasten.records import Entry
@@ -37,7 +32,7 @@ _SET_BY_JOB = (
 
 
 def submit(
-    script: Words,
+    script: args.Words,
     *,
     nodes: Annotated[int, typer.Option(min=1, metavar="COUNT", help="How many nodes.")] = 1,
     tasks: Annotated[
@@ -68,9 +63,9 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the job script; submit nothing.")
     ] = False,
-    plan: PlanPath = None,
-    force: Force = False,
-    python: Interpreter = sys.executable,
+    plan: args.PlanPath = None,
+    force: args.Force = False,
+    python: args.Interpreter = sys.executable,
 ) -> None:
     """Submit a Slurm job that trains under the plan.
 

@@ -7,6 +7,8 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
+
 from hasten.errors import UsageError
 from hasten.records import Tuning
 from hasten.records.codec import revive
@@ -40,8 +42,6 @@ def remember(tuning: Tuning, plan_path: Path) -> Path:
     Raises:
         UsageError: the cache cannot be written, or there is no place for one.
     """
-    import msgspec
-
     place = _place(plan_path)
     content = {
         "schema": SCHEMA,
@@ -54,10 +54,7 @@ def remember(tuning: Tuning, plan_path: Path) -> Path:
 
 
 def recall(path: Path) -> tuple[Tuning, Path]:
-    """Return a kept tuning and the path of its plan file.
-
-    Args:
-        path: the plan file, or a kept tuning itself.
+    """Return a kept tuning and the path of its plan file, by either path.
 
     Raises:
         UsageError: there is none, or it cannot be read.

@@ -5,11 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
-    from hasten.records import Comparison, Diagnosis, Interval, Pair, Plan, Profile
     from hasten.report.events import Events
     from hasten.report.progress import View
+
+
+def _of_each(name: str) -> Callable[..., None]:
+    """Return a method that calls the one of this name on each watcher."""
+
+    def call(self: CombinedWatcher, *told: object) -> None:
+        for one in self._watchers:
+            getattr(one, name)(*told)
+
+    return call
 
 
 class CombinedWatcher:
@@ -18,47 +27,12 @@ class CombinedWatcher:
     def __init__(self, *watchers: Events | View) -> None:
         self._watchers = watchers
 
-    def stage(self, name: str, detail: str = "") -> None:
-        """Begin a stage of the work."""
-        for one in self._watchers:
-            one.stage(name, detail)
-
-    def profiled(self, profile: Profile) -> None:
-        """Take the profile of the unmodified script."""
-        for one in self._watchers:
-            one.profiled(profile)
-
-    def found(self, diagnosis: Diagnosis) -> None:
-        """Take the findings on what makes the script slow."""
-        for one in self._watchers:
-            one.found(diagnosis)
-
-    def race_begins(self, baseline: Plan, candidate: Plan) -> None:
-        """Begin a race."""
-        for one in self._watchers:
-            one.race_begins(baseline, candidate)
-
-    def race_grows(self, pairs: Sequence[Pair], speedup: Interval) -> None:
-        """Take more pairs of the race."""
-        for one in self._watchers:
-            one.race_grows(pairs, speedup)
-
-    def race_ends(self, seen: Comparison) -> None:
-        """End the race."""
-        for one in self._watchers:
-            one.race_ends(seen)
-
-    def leads(self, plan: Plan) -> None:
-        """Take a new best plan."""
-        for one in self._watchers:
-            one.leads(plan)
-
-    def known(self, text: str) -> None:
-        """Keep a fact."""
-        for one in self._watchers:
-            one.known(text)
-
-    def note(self, text: str) -> None:
-        """Say something once."""
-        for one in self._watchers:
-            one.note(text)
+    stage = _of_each("stage")
+    profiled = _of_each("profiled")
+    found = _of_each("found")
+    race_begins = _of_each("race_begins")
+    race_grows = _of_each("race_grows")
+    race_ends = _of_each("race_ends")
+    leads = _of_each("leads")
+    known = _of_each("known")
+    note = _of_each("note")

@@ -97,14 +97,13 @@ def _cpu(machine: Machine) -> str:
 
 def _memory(machine: Machine) -> str:
     memory = machine.memory
-    told = _listed(
+    return _listed(
         _known(memory.total_bytes, "{}", size),
         _known(memory.available_bytes, "{} left for this job", size),
         _known(memory.limit_bytes, "cgroup limit {}", size),
         _known(memory.shm_bytes, "/dev/shm {}", size),
         _known(memory.shm_free_bytes, "{} of it free", size),
     )
-    return told or _UNKNOWN
 
 
 def _torch(machine: Machine) -> str:
@@ -129,13 +128,12 @@ def _runtime(runtime: Runtime) -> str:
 
 def _pressure(machine: Machine) -> str:
     pressure = machine.pressure
-    told = _listed(
+    return _listed(
         _known(pressure.cpu_some_ratio, "waiting for a CPU {}", percent),
         _known(pressure.throttled_ratio, "throttled {}", percent),
         _known(pressure.steal_ratio, "stolen {}", percent),
         _known(pressure.load_ratio, "load per CPU {:.2f}"),
     )
-    return told or _UNKNOWN
 
 
 def _wrapped(value: str, *, indent: int) -> str:
@@ -147,7 +145,7 @@ def _wrapped(value: str, *, indent: int) -> str:
 
 
 def _listed(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
+    return "; ".join(part for part in parts if part) or _UNKNOWN
 
 
 def _known(value: float | None, words: str, unit: Callable[[float], str] | None = None) -> str:

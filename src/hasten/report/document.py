@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from msgspec import to_builtins
+
 from hasten.report.files import write_atomically
 from hasten.report.plan_state import state_of
+from hasten.report.wording import utf8
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,14 +42,14 @@ KEYS = (
 
 def machine_document(machine: Machine) -> dict[str, Any]:
     """Return what `doctor` knows."""
-    return _document(machine=_plain(machine))
+    return _document(machine=to_builtins(machine))
 
 
 def profile_document(found: Profiling) -> dict[str, Any]:
     """Return what `profile` found."""
     return _document(
-        machine=_plain(found.machine),
-        workload=_plain(found.workload),
+        machine=to_builtins(found.machine),
+        workload=to_builtins(found.workload),
         baseline=baseline(found.profile),
         findings=findings(found.diagnosis),
         assumed=list(found.assumed),
@@ -55,8 +59,8 @@ def profile_document(found: Profiling) -> dict[str, Any]:
 def tuning_document(tuning: Tuning) -> dict[str, Any]:
     """Return what `tune` found."""
     return _document(
-        machine=_plain(tuning.machine),
-        workload=_plain(tuning.workload),
+        machine=to_builtins(tuning.machine),
+        workload=to_builtins(tuning.workload),
         baseline=baseline(tuning.baseline),
         findings=findings(tuning.diagnosis),
         plan=dict(tuning.plan.settings),
@@ -74,7 +78,7 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
         ],
         maths={
             "effect": tuning.proof.effect.value,
-            "gates": [_plain(gate) for gate in tuning.proof.gates],
+            "gates": [to_builtins(gate) for gate in tuning.proof.gates],
         },
         passes=_passes(tuning.passes),
         cost={"wall_s": tuning.cost.wall_s, "launches": tuning.cost.launch_count},
@@ -100,16 +104,9 @@ def _passes(passes: Passes | None) -> dict[str, Any] | None:
     }
 
 
-def utf8(text: str) -> str:
-    """Escape bytes that are not UTF-8, which a file name or an argument may contain."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def encoded(content: object) -> bytes:
     """Return JSON; bytes that are not UTF-8 are escaped, since JSON cannot hold them."""
-    import msgspec
-
-    return msgspec.json.encode(_spelt(msgspec.to_builtins(content)))
+    return msgspec.json.encode(_spelt(to_builtins(content)))
 
 
 def _spelt(content: Any) -> Any:
@@ -126,8 +123,6 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    import msgspec
-
     # msgspec writes infinities and NaN as null, which is valid JSON; json would not.
     payload = msgspec.json.format(encoded(document), indent=2)
     write_atomically(path, payload.decode() + "\n")
@@ -137,19 +132,13 @@ def _document(**known: Any) -> dict[str, Any]:
     return {"schema": SCHEMA} | {key: known.get(key) for key in KEYS[1:]}
 
 
-def _plain(record: object) -> Any:
-    import msgspec
-
-    return msgspec.to_builtins(record)
-
-
 def findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
     """Return findings in the form of the document, costliest first."""
     return [
         {
             "id": finding.name,
             "share": interval(finding.share),
-            "where": [_plain(place) for place in finding.places],
+            "where": [to_builtins(place) for place in finding.places],
             "why": finding.message,
             "remedy": finding.remedy,
             "lever": finding.lever,

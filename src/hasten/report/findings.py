@@ -16,19 +16,14 @@ from hasten.units import percent
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hasten.records import Diagnosis, Finding, HotLine, Place, Tuning, Workload
+    from hasten.records import Diagnosis, Finding, Place, Tuning, Workload
 
 _SHOWN_PLACES = 2
 _SHOWN_LINES = 8
 
 
 def told(diagnosis: Diagnosis | None, tuning: Tuning | None = None) -> list[RenderableType]:
-    """Show each finding: its cost and name, what was measured, what to do, and where.
-
-    Args:
-        diagnosis: None if there was no diagnosis.
-        tuning: None if no search was run.
-    """
+    """Show each finding: its cost and name, what was measured, what to do, and where."""
     parts: list[RenderableType] = []
     found = diagnosis.findings if diagnosis else ()
     for finding in found:
@@ -82,16 +77,11 @@ def lines(diagnosis: Diagnosis, workload: Workload) -> list[RenderableType]:
         path = os.path.relpath(hot.place.path, workload.cwd)
         line = Text(f"{percent(hot.share_ratio):>6}  ", "bold")
         line.append(f"{path}:{hot.place.line}")
-        line.append("".join(f"  {word}" for word in _circumstances(hot)), "dim")
+        inside = f"in {hot.calls}" if hot.calls else ""
+        line.append("".join(f"  {word}" for word in (hot.phase, inside) if word), "dim")
         parts.append(line)
         if hot.place.source:
             parts.append(indented(prose(hot.place.source, "cyan")))
     if len(costliest) > _SHOWN_LINES:
         parts.append(indented(prose(f"and {len(costliest) - _SHOWN_LINES} more", "dim")))
     return parts
-
-
-def _circumstances(hot: HotLine) -> list[str]:
-    """Return the phase of a line and the calls it was in, as far as they are known."""
-    inside = f"in {hot.calls}" if hot.calls else ""
-    return [word for word in (hot.phase, inside) if word]

@@ -67,8 +67,10 @@ _KINDS: dict[type, str] = {bool: "true", int: "NUMBER"}
 
 
 def _card(lever: Lever[Any]) -> list[RenderableType]:
+    gain = lever.gain_ratio
+    best = f"at best {times(gain)} faster" if isfinite(gain) else "to nothing at best"
     rows = [
-        ("shortens", f"{', '.join(sorted(lever.phases))} ({_best(lever.gain_ratio)})"),
+        ("shortens", f"{', '.join(sorted(lever.phases))} ({best})"),
         ("effect", f"{lever.effect} ({EFFECTS[lever.effect]})"),
         ("scope", f"{lever.scope} ({SCOPES[lever.scope]})"),
         ("settings", f"hasten run --set {lever.name}={_KINDS.get(lever.kind, 'SETTING')}"),
@@ -82,7 +84,3 @@ def _card(lever: Lever[Any]) -> list[RenderableType]:
         Text(),
         *(indented(part) for part in facts(rows)),
     ]
-
-
-def _best(gain_ratio: float) -> str:
-    return f"at best {times(gain_ratio)} faster" if isfinite(gain_ratio) else "to nothing at best"

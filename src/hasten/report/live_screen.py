@@ -33,16 +33,7 @@ class LiveScreen:
     """What is known at this moment; the watcher writes it and the screen reads it.
 
     Attributes:
-        stage: the current stage of the work.
-        detail: what that stage is working on.
-        profile: the profile of the unmodified script.
-        diagnosis: what makes the script slow.
-        race: the two plans being raced, the baseline first.
-        pair_count: pairs of this race so far.
-        speedup: what they show so far.
-        leader: the best plan so far.
         gains: roughly how much faster than the script each plan is, where races have shown it.
-        facts: sentences, the oldest first.
     """
 
     stage: str = ""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import reprlib  # values in a file may be long
 import shlex
-import sys
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,26 +21,24 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import lever
 from hasten.errors import PlanError, shown
-from hasten.records import Entry, LossEnvelope, Outcome, Plan
-from hasten.report.document import utf8
-from hasten.report.evidence_table import doubt, evidence_table, read_judged, read_state
-from hasten.report.files import write_atomically
+from hasten.records import REPEATABLE, STRUCTURE, Entry, LossEnvelope, Plan
 from hasten.report.plan_state import State
-from hasten.report.wording import EFFECTS, PLAN_NAME, command_line, granted, interval, words
+from hasten.report.wording import PASSED, PLAN_NAME, utf8, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import date
 
-    from tomlkit import TOMLDocument
-    from tomlkit.items import Table
-
-    from hasten.records import Machine, Tuning, Workload
+    from hasten.records import Machine, Workload
 
 
 SCHEMA = 1
 _HASH_COUNT = 16  # of its digits
 _SETTINGS = (".py", ".yaml", ".yml", ".toml")
+_DOUBTS = {
+    State.FAILED: "A numerics gate failed under this plan.",
+    State.UNPROVED: "This plan is not proved: run `hasten tune` again.",
+    State.PROVED: "This plan is proved, but fresh runs have not confirmed its gain.",
+}
 REDO = "Run `hasten tune` again to write a new one."
 _UNJUDGED = "No gate could judge what this plan does to the numbers: see its [evidence]."
 
@@ -88,36 +85,6 @@ class Difference:
     refuses: bool
 
 
-def write_plan(path: Path, tuning: Tuning, *, snippets: Mapping[str, str], today: date) -> None:
-    """Write the plan of a tuning, with comments that explain it.
-
-    Args:
-        path: where to write; missing parent folders are created.
-        tuning: what was found. An empty plan is written too: "nothing helps" is a valid answer.
-        snippets: for each lever, the code that a user would write by hand.
-        today: the date to put in the file.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    import tomlkit
-
-    document = tomlkit.document()
-    rerun = command_line("run", tuning.workload, plan_path=path)
-    _say(document, f"Written by `hasten tune` on {today}. Use it with:")
-    _say(document, f"    {rerun}")
-    _say(document, "The script itself is not edited. You may edit this file.")
-    document.add("schema", tomlkit.item(SCHEMA))
-    _add_assumed(document, tuning.assumed)
-    document.add("machine", machine_table(tuning))
-    document.add("command", _command_table(tuning.workload))
-    document.add("plan", _plan_table(tuning, snippets))
-    document.add("evidence", evidence_table(tuning))
-    if tuning.envelope is not None and tuning.plan.settings:
-        document.add("guard", guard_table(tuning.envelope))
-    write_atomically(path, tomlkit.dumps(document))
-
-
 def other_script(path: Path, workload: Workload) -> str:
     """Return the script whose plan lies there, empty if it is that of this one, or of none."""
     try:
@@ -153,10 +120,10 @@ def read_plan(path: Path) -> SavedPlan:
         settings=_table(path, command, "settings"),
         entry=_entry(path, command),
         envelope=read_envelope(path, _table(path, content, "guard")),
-        state=read_state(evidence),
+        state=_state(evidence),
         assumed=frozenset(_texts(path, content, "assume")),
         is_contended=evidence.get("contended") is True,
-        is_judged=read_judged(evidence),
+        is_judged=_judged(evidence),
     )
     try:
         lever.check_plan(saved.plan)
@@ -171,23 +138,19 @@ def read_plan(path: Path) -> SavedPlan:
 def doubts(saved: SavedPlan) -> tuple[Difference, ...]:
     """Return the doubts about a plan that apply wherever it is used."""
     found = []
-    if message := doubt(saved.state, saved.plan):
+    if message := _doubt(saved.state, saved.plan):
         found.append(Difference(message=message, refuses=saved.state is State.FAILED))
     if not saved.is_judged and saved.state is not State.FAILED and saved.plan.settings:
         found.append(Difference(message=_UNJUDGED, refuses=False))
     if saved.is_contended and saved.plan.settings:
-        found.append(Difference(message=_beside_others(saved.plan), refuses=False))
+        sharing = lever.sharing_cpus(saved.plan)
+        slower = f", and {sharing} may slow the script down" if sharing.settings else ""
+        message = (
+            "Other processes kept CPUs busy when this plan was tuned: without them it may gain "
+            f"less{slower}. Run `hasten tune` again when they are gone."
+        )
+        found.append(Difference(message=message, refuses=False))
     return tuple(found)
-
-
-def _beside_others(plan: Plan) -> str:
-    """Say that what was measured beside other processes may not hold without them."""
-    sharing = lever.sharing_cpus(plan)
-    slower = f", and {sharing} may slow the script down" if sharing.settings else ""
-    return (
-        "Other processes kept CPUs busy when this plan was tuned: without them it may gain less"
-        f"{slower}. Run `hasten tune` again when they are gone."
-    )
 
 
 def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple[Difference, ...]:
@@ -279,7 +242,7 @@ def _is_edited(saved: SavedPlan, workload: Workload) -> bool:
     """Return whether the script's file is another than was tuned, as far as both are known."""
     if saved.script_hash is None:
         return False
-    here = _script_hash(workload)
+    here = script_hash(workload)
     return here is not None and here != saved.script_hash
 
 
@@ -287,7 +250,7 @@ def _edited(saved: SavedPlan, workload: Workload) -> str:
     """Return the script or the file with settings that is another than was tuned, if any."""
     if _is_edited(saved, workload):
         return _trained(_spelt(workload))
-    here = _settings_hashes(workload)
+    here = settings_hashes(workload)
     names = (name for name, then in saved.settings.items() if here.get(name, then) != then)
     return next(names, "")
 
@@ -297,11 +260,11 @@ def _compared(saved: SavedPlan, tuned: Workload, workload: Workload) -> tuple[st
 
     By path where the script that was tuned is still where it was, as it was: this is a namesake.
     """
-    whole = _is_edited(saved, workload) and _script_hash(tuned) == saved.script_hash
+    whole = _is_edited(saved, workload) and script_hash(tuned) == saved.script_hash
     return _trained(tuned, whole=whole), _trained(workload, whole=whole)
 
 
-def _script_hash(workload: Workload) -> str | None:
+def script_hash(workload: Workload) -> str | None:
     """Return a hash of the first Python file that a command names; None if it names none.
 
     A notebook's file changes whenever it is saved.
@@ -314,7 +277,7 @@ def _script_hash(workload: Workload) -> str | None:
     return next(filter(None, map(_hash, places)), None)
 
 
-def _settings_hashes(workload: Workload) -> dict[str, str]:
+def settings_hashes(workload: Workload) -> dict[str, str]:
     """Return the files with settings that the arguments of a command name, each with its hash."""
     words = [word.rpartition("=")[2] for word in workload.argv[1:] if word.endswith(_SETTINGS)]
     hashes = {word: _hash(Path(workload.cwd, word)) for word in words}
@@ -412,95 +375,9 @@ def _entry(path: Path, command: Mapping[str, Any]) -> Entry | None:
         raise PlanError(f"The entry in {path} is {reprlib.repr(entry)}.", remedy=remedy) from error
 
 
-def _say(place: TOMLDocument | Table, comment: str) -> None:
-    """Add a comment; TOML comments have no escapes, so control characters become spaces."""
-    import tomlkit
-
-    place.add(tomlkit.comment(_printable(comment)))
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in utf8(text))
-
-
 def _spelt(workload: Workload) -> Workload:
     """Return a workload with its arguments spelt as in a plan file."""
     return replace(workload, argv=tuple(map(utf8, workload.argv)))
-
-
-def _add_assumed(document: TOMLDocument, assumed: Sequence[str]) -> None:
-    import tomlkit
-
-    if assumed:
-        for sentence in granted(assumed):
-            _say(document, sentence)
-        document.add("assume", tomlkit.item(list(assumed)))
-
-
-def _command_table(workload: Workload) -> Table:
-    import tomlkit
-
-    table = tomlkit.table()
-    _say(table, "What it was tuned for.")
-    table.add("entry", workload.entry.value)
-    table.add("argv", [utf8(word) for word in workload.argv])
-    if found := _script_hash(workload):
-        table.add("sha256", found)
-    if settings := _settings_hashes(workload):
-        inline = tomlkit.inline_table()
-        inline.update(settings)
-        table.add("settings", inline)
-    return table
-
-
-def _plan_table(tuning: Tuning, snippets: Mapping[str, str]) -> Table:
-    import tomlkit
-
-    table = tomlkit.table()
-    if not tuning.plan.settings:
-        from hasten.report.text import headline  # imports rich, which `run` does without
-
-        _say(table, f"Empty. {headline(tuning)}")
-        return table
-    _say(table, "One lever per line. Delete a line to leave that lever alone.")
-    rows = {row.lever: row for row in tuning.levers if row.outcome is Outcome.KEPT}
-    for name, setting in tuning.plan.settings:
-        for code in snippets.get(name, "").strip("\n").splitlines():
-            _say(table, f"  by hand: {code}")
-        item = tomlkit.item(utf8(setting) if isinstance(setting, str) else setting)
-        if row := rows.get(name):
-            gain = f"{interval(row.speedup)}; " if row.speedup else ""
-            item.comment(_printable(f"{gain}{row.effect}: {EFFECTS[row.effect]}"))
-        table.add(name, item)
-    return table
-
-
-# ---- the [guard] of a plan file: what the first steps of a real run are held against
-
-_DIGITS = 4
-
-
-def guard_table(envelope: LossEnvelope) -> Table:
-    """Return the table of an envelope; figures are rounded to four digits."""
-    import tomlkit
-
-    table = tomlkit.table()
-    for comment in (
-        "How the script begins without levers, in windows of 8 steps. `hasten run` compares its",
-        "first 50 steps with it, later ones with its own, and disables the levers if the loss",
-        "diverges. Delete this table to run unwatched.",
-    ):
-        table.add(tomlkit.comment(comment))
-    table.add("step", "backward" if envelope.by_hand else "optimizer")
-    if envelope.losses:
-        table.add("losses", _rounded(envelope.losses))
-        table.add("spreads", _rounded(envelope.spreads))
-        table.add("range", _rounded(envelope.losses_range))
-    if envelope.moves:
-        table.add("moves", _rounded(envelope.moves))
-    if envelope.step_s is not None:
-        table.add("step_s", _rounded((envelope.step_s,))[0])
-    return table
 
 
 def read_envelope(path: Path, table: Mapping[str, Any]) -> LossEnvelope | None:
@@ -512,41 +389,31 @@ def read_envelope(path: Path, table: Mapping[str, Any]) -> LossEnvelope | None:
     if not table:
         return None
     try:
-        return _envelope(table)
+        losses, spreads, moves = (_figures(table, name) for name in ("losses", "spreads", "moves"))
+        if len(losses) != len(spreads):
+            raise ValueError("losses and spreads differ in length")
+        low, high = _figures(table, "range") if "range" in table else (0.0, 0.0)
+        step_s = table.get("step_s")
+        if step_s is not None:
+            (step_s,) = _figures({"step_s": [step_s]}, "step_s")
     except (TypeError, ValueError) as error:
         raise PlanError(
             f"The [guard] of {path} cannot be read: {error}.",
             remedy="Delete that table to run unwatched, or run `hasten tune` again.",
         ) from error
-
-
-def _envelope(table: Mapping[str, Any]) -> LossEnvelope:
-    figures = {name: _figures(name, table.get(name, [])) for name in ("losses", "spreads", "moves")}
-    if len(figures["losses"]) != len(figures["spreads"]):
-        raise ValueError("losses and spreads differ in length")
-    low, high = _figures("range", table.get("range", [0.0, 0.0]))
-    step_s = table.get("step_s")
     return LossEnvelope(
-        by_hand=table.get("step") == "backward",
-        losses_range=(low, high),
-        step_s=None if step_s is None else _figures("step_s", [step_s])[0],
-        **figures,
-    )
+        by_hand=table.get("step") == "backward", losses=losses, spreads=spreads,
+        losses_range=(low, high), moves=moves, step_s=step_s,
+    )  # fmt: skip
 
 
-def _figures(name: str, value: Any) -> tuple[float, ...]:
+def _figures(table: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    value = table.get(name, [])
     if not isinstance(value, list) or any(
         isinstance(item, bool) or not isinstance(item, int | float) for item in value
     ):
         raise TypeError(f"{name} = {reprlib.repr(value)} is no list of numbers")
     return tuple(map(float, value))
-
-
-def _rounded(values: tuple[float, ...]) -> list[float]:
-    return [float(f"{value:.{_DIGITS}g}") for value in values]
-
-
-# ---- the [machine] of a plan file: what a plan was measured on, and what it is compared with
 
 
 def fingerprint(machine: Machine) -> dict[str, Any]:
@@ -570,31 +437,33 @@ def alike(key: str, then: object, now: object) -> bool:
     return saved[0] == here[0] and (saved[2] == here[2] or not (saved[2] and here[2]))
 
 
-def machine_table(tuning: Tuning) -> Table:
-    """Return the [machine] table of a tuning.
+# ---- the [evidence] of a plan file: what was shown about the plan, and how firmly
 
-    Its torch is that of the process that trained. If a program started a different torch than
-    the one that `run` can see, there is nothing to compare it with.
-    """
-    import tomlkit
 
-    table = tomlkit.table()
-    comments = [
-        "What it was measured on. `hasten run` refuses the plan if the core count,",
-        "torch release or script differs, unless you pass --force.",
-    ]
-    known, torch = fingerprint(tuning.machine), tuning.traits.torch
-    if tuning.traits.model.device in (None, "cpu"):
-        known.pop("gpu", None)
-    if tuning.workload.entry is Entry.COMMAND or tuning.workload.python != sys.executable:
-        known.pop("python", None)  # this is hasten's own
-    is_other = bool(torch) and not alike("torch", known.get("torch", torch), torch)
-    if tuning.workload.entry is Entry.COMMAND and is_other:
-        comments.append(f"It trained with torch {torch}; a run is not asked which it has.")
-        del known["torch"]
-        torch = ""
-    for comment in comments:
-        table.add(tomlkit.comment(comment))
-    for name, value in (known | ({"torch": torch} if torch else {})).items():
-        table.add(name, value)
-    return table
+def _state(table: Mapping[str, Any]) -> State | None:
+    """Return the state given in a table; None if there is none, as in a hand-written plan."""
+    gates = table.get("gates")
+    verdicts = {str(gate).partition(":")[0] for gate in gates} if isinstance(gates, list) else set()
+    if "failed" in verdicts:
+        return State.FAILED
+    told = table.get("state")
+    return State(told) if told in list(State) else None
+
+
+def _judged(table: Mapping[str, Any]) -> bool:
+    """Return whether a gate that compares numbers passed; True where a table has no gates."""
+    gates = table.get("gates")
+    if not isinstance(gates, list) or not gates:
+        return True
+    others = tuple(f"{PASSED[True]}: {name}" for name in (REPEATABLE, STRUCTURE))
+    passed = [str(gate) for gate in gates if str(gate).startswith(PASSED[True])]
+    return any(not gate.startswith(others) for gate in passed)
+
+
+def _doubt(state: State | None, plan: Plan) -> str:
+    """Return the warning to show before a plan is used; empty if there is none."""
+    if plan.settings:
+        return _DOUBTS.get(state, "") if state else ""
+    if state is not State.UNPROVED:
+        return ""
+    return "This plan is empty, since its search did not come to its end: run `hasten tune` again."

@@ -18,7 +18,6 @@ from hasten.report.live_screen import LiveScreen, draw, race_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
     from typing import Self
 
     from rich.console import Console, RenderableType
@@ -81,12 +80,7 @@ class View:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -12,8 +12,6 @@ from hasten.report.bars import COLOURS, Gauge, Stack
 from hasten.units import counted, duration, percent, significant, size, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hasten.records import Machine, Profile
 
 GAUGE_WIDTH = 36
@@ -156,37 +154,22 @@ def outside(profile: Profile) -> str:
 def usage(profile: Profile, machine: Machine) -> list[tuple[str, str]]:
     """List what the process used, leaving out what is unknown."""
     spread = f"middle half {duration(profile.step_low_s)} to {duration(profile.step_high_s)}"
-    rows: list[tuple[str, str | None]] = [
-        (
-            "step",
-            f"{duration(profile.step_s)} at the median ({spread}; {profile.step_count} steps)",
-        ),
-        ("cores busy", _cores(profile, machine)),
-        ("memory", _known(profile.peak_rss_bytes, lambda n: f"{size(n)} at the peak")),
-        ("accelerator", _known(profile.peak_device_bytes, lambda n: f"{size(n)} at the peak")),
-        ("page faults", _known(profile.faults_count, lambda n: f"{n:.0f} per step")),
-        ("own cost", _own_cost(profile)),
-    ]
-    return [(name, value) for name, value in rows if value]
-
-
-def _known(value: float | None, say: Callable[[float], str]) -> str | None:
-    return None if value is None else say(value)
-
-
-def _cores(profile: Profile, machine: Machine) -> str | None:
-    if profile.cores_ratio is None:
-        return None
-    return f"{profile.cores_ratio:.1f} of {counted(machine.budget.core_count, 'core')}"
-
-
-def _own_cost(profile: Profile) -> str | None:
-    cost = profile.own_cost
-    if cost is None:
-        return None
-    ends = (cost.mid_ratio, cost.low_ratio, cost.high_ratio)
-    mid, low, high = (percent(ratio - 1) for ratio in ends)
-    return f"measuring adds {mid} to a step ({low} to {high})"
+    said = f"{duration(profile.step_s)} at the median ({spread}; {profile.step_count} steps)"
+    rows = [("step", said)]
+    if profile.cores_ratio is not None:
+        cores = counted(machine.budget.core_count, "core")
+        rows.append(("cores busy", f"{profile.cores_ratio:.1f} of {cores}"))
+    if profile.peak_rss_bytes is not None:
+        rows.append(("memory", f"{size(profile.peak_rss_bytes)} at the peak"))
+    if profile.peak_device_bytes is not None:
+        rows.append(("accelerator", f"{size(profile.peak_device_bytes)} at the peak"))
+    if profile.faults_count is not None:
+        rows.append(("page faults", f"{profile.faults_count:.0f} per step"))
+    if (cost := profile.own_cost) is not None:
+        ends = (cost.mid_ratio, cost.low_ratio, cost.high_ratio)
+        mid, low, high = (percent(ratio - 1) for ratio in ends)
+        rows.append(("own cost", f"measuring adds {mid} to a step ({low} to {high})"))
+    return rows
 
 
 def _occurring(*profiles: Profile) -> list[Phase]:

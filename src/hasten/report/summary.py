@@ -36,12 +36,7 @@ _EDITABLE = (Entry.SCRIPT, Entry.MODULE)
 
 
 def render_summary(tuning: Tuning, *, plan_path: Path) -> Group:
-    """Show what a user wants to know first; everything else is in the full report.
-
-    Args:
-        tuning: what was found.
-        plan_path: the path of the plan file.
-    """
+    """Show what a user wants to know first; everything else is in the full report."""
     slow = _slow(tuning)
     facts = [_cut(f"{name:<8} {value}") for name, value in _facts(tuning)]
     answer = [prose(text.headline(tuning), "bold"), *map(prose, _beneath(tuning))]

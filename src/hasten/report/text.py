@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from hasten.records import Interval, LeverReport, Machine, Passes, Profile, Profiling, Tuning
+    from hasten.records import Interval, LeverReport, Passes, Profile, Profiling, Tuning
 
 STYLES = {
     Outcome.KEPT: "bold green",
@@ -62,15 +62,10 @@ def render_profile(found: Profiling) -> Group:
 
 
 def render_tuning(tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str]) -> Group:
-    """Show everything that a tuning found: the answer first, the commands to use it last.
-
-    Args:
-        tuning: what was found.
-        plan_path: the path of the plan file.
-        snippets: for each lever, the code that a user would write by hand.
-    """
+    """Show everything that a tuning found: the answer first, the commands to use it last."""
     tried = [row for row in tuning.levers if row.outcome is not Outcome.SKIPPED]
     skipped = [row for row in tuning.levers if row.outcome is Outcome.SKIPPED]
+    caveats = [f"{caveat.problem} {caveat.remedy}" for caveat in tuning.machine.caveats]
     return Group(
         heading(command_line("tune", tuning.workload)),
         Text(),
@@ -82,7 +77,7 @@ def render_tuning(tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str
         *section("What was not tried, and why", *facts([(s.lever, s.why) for s in skipped])),
         *section("What it does to the maths", *_maths(tuning)),
         *section("How far this can be trusted", *bullets(trust(tuning))),
-        *section("About this machine", *bullets(_caveats(tuning.machine))),
+        *section("About this machine", *bullets(caveats)),
         *section("How to use it", *_use(tuning, plan_path, snippets)),
     )
 
@@ -262,10 +257,6 @@ def trust(tuning: Tuning) -> list[str]:
             "levers if the loss diverges."
         )
     return [*said, *granted(tuning.assumed), *tuning.notes]
-
-
-def _caveats(machine: Machine) -> list[str]:
-    return [f"{caveat.problem} {caveat.remedy}" for caveat in machine.caveats]
 
 
 def _use(tuning: Tuning, plan_path: Path, snippets: Mapping[str, str]) -> list[RenderableType]:

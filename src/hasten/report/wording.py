@@ -34,6 +34,11 @@ SAYS_NOTHING_RATIO = 1000.0
 PASSED = {True: "passed", False: "failed", None: "open"}
 
 
+def utf8(text: str) -> str:
+    """Escape bytes that are not UTF-8, which a file name or an argument may contain."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def interval(ratio: Interval) -> str:
     """Return a speed-up with its 95% interval, unless too few pairs make it meaningless.
 

@@ -41,7 +41,7 @@ def open_journal(
         torch: the version that the script imports.
     """
     from hasten.report import archive
-    from hasten.report.document import utf8
+    from hasten.report.wording import utf8
 
     machines = (machine.cpu.model, machine.budget.core_count)
     key = hashlib.sha256(repr((workload.command, workload.cwd, machines)).encode()).hexdigest()[:16]
@@ -62,7 +62,7 @@ def open_journal(
 
 def _fingerprint(workload: Workload, options: Options, machine: Machine) -> dict[str, object]:
     """Return what the races of a journal depend on."""
-    from hasten.report.document import utf8
+    from hasten.report.wording import utf8
 
     return {
         "product": _hash_of(_PRODUCT.rglob("*.py")),

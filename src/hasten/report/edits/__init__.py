@@ -14,18 +14,40 @@ from typing import TYPE_CHECKING
 from hasten.lever import by_hand, lookup
 from hasten.records import Entry
 from hasten.report.edits.job import Job
-from hasten.report.edits.project import read_project, too_deep
-from hasten.report.edits.table import EDITS, LAST
+from hasten.report.edits.kinds import autocast, loaders, loops, models, optimizers, process
+from hasten.report.edits.project import read_project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
     from hasten.lever import Lever
-    from hasten.records import Plan, Setting, Traits, Workload
+    from hasten.records import Plan, Traits, Workload
     from hasten.report.edits.job import Edit
 
-_OURS = "HASTEN_"
+_OURS = "HASTEN_"  # of a library that is not installed here any more
+# An edit of one of these moves lines that the others look for, or asks what became of others: it
+# comes last.
+_LAST: tuple[Edit, ...] = (
+    process.intra_op_threads,
+    models.channels_last,
+    models.torch_compile,
+    autocast.autocast,
+    loops.garbage_collector,
+)
+_ALL: tuple[Edit, ...] = (
+    process.flush_denormals,
+    optimizers.foreach_optimizer,
+    process.fp32_precision,
+    optimizers.fused_optimizer,
+    loaders.loader_workers,
+    process.malloc_retention,
+    loaders.redrawing_workers,
+    *_LAST,
+)
+EDITS: Mapping[str, Edit] = {
+    f"{edit.__module__.rpartition('.')[2]}.{edit.__name__}": edit for edit in _ALL
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +73,12 @@ def write_edits(
     env: Mapping[str, str],
     python_version: str = "",
 ) -> Edits:
-    """Write a plan into the source of a workload.
+    """Write a plan into the source of a workload that would be started in an environment.
 
-    Args:
-        workload: the workload whose source is edited.
-        plan: its settings.
-        traits: what a tuning saw of the script; nothing unknown is written.
-        env: the environment in which the script would be started.
-        python_version: of the Python that was tuned; empty means this one.
+    What the tuning did not see of the script is not written. An empty `python_version` is this one.
 
     Raises:
-        UsageError: the script is not a Python file, cannot be read, or nests too deeply.
+        UsageError: the script is not a Python file, or cannot be read.
         PlanError: the plan names a lever that is not installed here.
     """
     if not plan.settings:
@@ -69,8 +86,8 @@ def write_edits(
     project = read_project(workload)
     notes = list(project.unread)
     unwritten: list[str] = []
-    jobs = {
-        lever.name: (
+    jobs = [
+        (
             lever,
             Job(
                 project=project, lever=lever.name, setting=setting,
@@ -80,34 +97,31 @@ def write_edits(
             ),
         )
         for lever, setting in lookup(plan)
-    }  # fmt: skip
-    try:
-        variables = _edit_all(jobs, env)
-    except RecursionError as error:
-        raise too_deep(project.entry.path) from error
+    ]  # fmt: skip
+    variables = _edit_all(jobs, env)
     diff = project.diff()
     if diff and unwritten:
         notes.append(
             "The published speedup does not hold for this diff, which lacks all or part of "
             f"{' and '.join(unwritten)}."
         )
-    if any(key.startswith(_OURS) for key in variables):
-        notes.append("A library that the plan preloads is not installed here any more.")
-    told = {key: value for key, value in variables.items() if not key.startswith(_OURS)}
-    if told:
-        notes.append(f"Start the script like this:\n    {_command(told, workload)}")
+    if variables:
+        notes.append(f"Start the script like this:\n    {_command(variables, workload)}")
     if diff and project.root != project.folder:
         notes.append(f"Apply the diff in {project.root}: patch -p1 -d {project.root}")
     return Edits(diff=diff, notes=tuple(notes), missing=tuple(unwritten))
 
 
-def _edit_all(jobs: Mapping[str, tuple[Lever[Any], Job]], env: Mapping[str, str]) -> dict[str, str]:
+def _edit_all(jobs: list[tuple[Lever[Any], Job]], env: Mapping[str, str]) -> dict[str, str]:
     """Write every lever; return the variables of those that are set in the environment."""
     variables: dict[str, str] = {}
-    for lever, job in sorted(jobs.values(), key=_turn):
+    for lever, job in sorted(jobs, key=_turn):
         if lever.edit:
             _edit(EDITS[lever.edit], job)
-        elif added := _variables(lever, job.setting, env):
+            continue
+        given = lever.env(env, job.setting).items()
+        added = {key: value for key, value in given if env.get(key) != value}
+        if added and not any(key.startswith(_OURS) for key in added):
             variables |= added
         else:
             _explain(lever, job)
@@ -117,7 +131,7 @@ def _edit_all(jobs: Mapping[str, tuple[Lever[Any], Job]], env: Mapping[str, str]
 def _turn(one: tuple[Lever[Any], Job]) -> tuple[int, str]:
     """Return the sort key of an edit: some move lines that others look for."""
     lever, edit = one[0], EDITS.get(one[0].edit)
-    return (LAST.index(edit) + 1 if edit in LAST else 0, lever.name)
+    return (_LAST.index(edit) + 1 if edit in _LAST else 0, lever.name)
 
 
 def _edit(edit: Edit, job: Job) -> None:
@@ -126,18 +140,11 @@ def _edit(edit: Edit, job: Job) -> None:
     noted_count = len(job.notes)
     try:
         edit(job)
-    except RecursionError:
-        raise
     except Exception as error:
         for source, tree, added in before:
             source.tree, source.added = tree, added
         del job.notes[noted_count:]
         job.paste(f"the edit does not understand these files ({type(error).__name__})")
-
-
-def _variables(lever: Lever[Any], setting: Setting, env: Mapping[str, str]) -> dict[str, str]:
-    """Return what a lever adds to the environment or changes in it."""
-    return {key: v for key, v in lever.env(env, setting).items() if env.get(key) != v}
 
 
 def _explain(lever: Lever[Any], job: Job) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
@@ -51,17 +51,6 @@ def with_argument(call: cst.Call, name: str, value: str, *, index: int | None = 
     return call.with_changes(args=_added(call, name, value))
 
 
-def without_argument(call: cst.Call, found: cst.Arg) -> cst.Call:
-    """Return a call without one of its arguments."""
-    kept = [arg for arg in call.args if arg is not found]
-    if kept and call.args[-1] is found:
-        last = kept[-1].with_changes(
-            comma=found.comma, whitespace_after_arg=found.whitespace_after_arg
-        )
-        kept[-1] = last
-    return call.with_changes(args=kept)
-
-
 def _added(call: cst.Call, name: str, value: str) -> list[cst.Arg]:
     """Return the arguments with one more, formatted like those before it."""
     equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
@@ -103,6 +92,25 @@ def spread_names(call: cst.Call) -> list[str]:
     return [dotted(arg.value) for arg in call.args if arg.star == "**"]
 
 
+def home(survey: Survey, site: Site, name: str, *, index: int | None = None) -> Site | None:
+    """Return the node that has or gets an argument: the call, or the dict that it spreads.
+
+    None means that its arguments come from elsewhere.
+    """
+    if any(arg.star == "*" for arg in site.call.args):
+        return None
+    if argument(site.call, name, index=index) is not None or not spread_names(site.call):
+        return site
+    return spread_literal(survey, site)
+
+
+def put(node: Any, name: str, value: str, *, index: int | None = None) -> Any:
+    """Return a call or a dict with an argument changed if present, or else added at the end."""
+    if isinstance(node, cst.Dict):
+        return _with_entry(node, name, value)
+    return with_argument(node, name, value, index=index)
+
+
 def spread_literal(survey: Survey, site: Site) -> Site | None:
     """Return the dict literal that a call unpacks with `**`, if it is used for nothing else.
 
@@ -135,8 +143,7 @@ def spread_literal(survey: Survey, site: Site) -> Site | None:
     return Site(scope=owner, node=value) if used_count == len(spread) + 1 else None
 
 
-def with_entry(node: cst.Dict, name: str, value: str) -> cst.Dict:
-    """Return a dict with an entry changed if present, or else added at the end."""
+def _with_entry(node: cst.Dict, name: str, value: str) -> cst.Dict:
     elements = list(node.elements)
     for place, element in enumerate(elements):
         if isinstance(element, cst.DictElement) and _text(element.key) == name:
@@ -150,10 +157,14 @@ def with_entry(node: cst.Dict, name: str, value: str) -> cst.Dict:
     return node.with_changes(elements=[*elements, new])
 
 
-def entry(node: cst.Dict, name: str) -> cst.BaseExpression | None:
-    """Return the value of an entry of a dict."""
-    found = (e for e in node.elements if isinstance(e, cst.DictElement) and _text(e.key) == name)
-    return next((element.value for element in found), None)
+def value(node: cst.CSTNode, name: str, *, index: int | None = None) -> cst.BaseExpression | None:
+    """Return what a call or a dict gives for a name, or a call by position."""
+    if isinstance(node, cst.Call):
+        found = argument(node, name, index=index)
+        return None if found is None else found.value
+    elements = node.elements if isinstance(node, cst.Dict) else ()
+    entries = (e for e in elements if isinstance(e, cst.DictElement) and _text(e.key) == name)
+    return next((element.value for element in entries), None)
 
 
 def _spaces(elements: Sequence[cst.BaseDictElement]) -> cst.BaseParenthesizableWhitespace:

@@ -6,11 +6,11 @@ argument of one of the project's functions, as its result, as an attribute of `s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
-from hasten.report.edits.survey import Site, dotted
+from hasten.report.edits.survey import Site, dotted, targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,6 @@ _ITSELF = frozenset({
     "to", "cuda", "cpu", "float", "double", "half", "bfloat16", "train", "eval",
     "requires_grad_", "apply", "share_memory",
 })  # fmt: skip
-_LOOPS = (cst.For, cst.While)
 
 
 class Flow:
@@ -34,10 +33,11 @@ class Flow:
         self._survey = survey
         self._heads: dict[Key, Key] = {}
         for site in survey.assignments:
-            self._assign(site)
+            for target in targets(site.node):
+                self._bind(target, cast("cst.Assign", site.node).value, site.scope)
         for site in survey.returns:
             assert isinstance(site.node, cst.Return)  # noqa: S101
-            self._link_value(self._result(site.scope), site.node.value, site.scope)
+            self._link_value((site.scope, "return"), site.node.value, site.scope)
         for site in survey.calls:
             self._pass(site)
 
@@ -47,9 +47,8 @@ class Flow:
         head, _, rest = text.partition(".")
         if not head:
             return None
-        method = scope
         if head == "self" and rest and "." not in rest:
-            return (method.owner or scope, text)
+            return (scope.owner or scope, text)
         if rest:
             return None
         return (scope.binding(head) or self._survey.files[scope.source], head)
@@ -65,25 +64,13 @@ class Flow:
         own = self.key(expression, scope)
         return own is not None and self.head(own) == self.head(key)
 
-    def result_key(self, site: Site) -> Key:
-        """Return the key of the value of a call itself."""
-        return (site.node, "")
+    def result(self, site: Site) -> Key:
+        """Return the representative of the value of a call itself."""
+        return self.head((site.node, ""))
 
     def _join(self, one: Key | None, other: Key | None) -> None:
         if one is not None and other is not None and self.head(one) != self.head(other):
             self._heads[self.head(one)] = self.head(other)
-
-    def _result(self, scope: SourceScope) -> Key:
-        return (scope, "return")
-
-    def _assign(self, site: Site) -> None:
-        node = site.node
-        assert isinstance(node, cst.Assign | cst.AnnAssign)  # noqa: S101
-        targets = (
-            [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]
-        )
-        for target in targets:
-            self._bind(target, node.value, site.scope)
 
     def _bind(self, target: cst.CSTNode, value: cst.CSTNode | None, scope: SourceScope) -> None:
         if not isinstance(target, cst.Tuple | cst.List):
@@ -111,10 +98,12 @@ class Flow:
         self._join(key, (value, ""))
         made = self._survey.function(Site(scope=scope, node=value))
         if made is not None:
-            self._join(key, self._result(made))
+            self._join(key, (made, "return"))
         func = value.func
         if isinstance(func, cst.Attribute) and func.attr.value in _ITSELF:
             self._link_value(key, func.value, scope)
+        elif dotted(func) == "iter" and value.args:
+            self._link_value(key, value.args[0].value, scope)
 
     def _pass(self, site: Site) -> None:
         """Join the arguments of a call of the project's own functions with their parameters."""
@@ -131,7 +120,6 @@ class Flow:
             skipped = 1
         for name, value in _passed(site.call, called.parameters[skipped:]):
             if name in called.parameters:
-                self._join((called, name), self.key(value, site.scope))
                 self._link_value((called, name), value, site.scope)
 
 
@@ -143,14 +131,3 @@ def _passed(call: cst.Call, parameters: tuple[str, ...]) -> Iterator[tuple[str, 
             return
         name = argument.keyword.value if argument.keyword else next(waiting, "")
         yield name, argument.value
-
-
-def loop_around(survey: Survey, node: cst.CSTNode) -> cst.CSTNode | None:
-    """Return the outermost loop of the same function around a node."""
-    found = None
-    for parent in survey.parents(node):
-        if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.Lambda):
-            break
-        if isinstance(parent, _LOOPS):
-            found = parent
-    return found

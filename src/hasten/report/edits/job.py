@@ -24,10 +24,7 @@ class Job:
     """What an edit is made from.
 
     Attributes:
-        lever: its name.
         lines: what a user would write by hand.
-        plan: all levers.
-        traits: what the tuning saw of the script.
         python: the version of Python that starts the script.
         notes: the sentences for the user; edits add to them.
         unwritten: levers that are not written, or not everywhere, so far.

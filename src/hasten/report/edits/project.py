@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import ast
 import codecs
-import importlib.machinery
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
@@ -35,10 +33,7 @@ class SourceFile:
     """One file, as it is and as it will be.
 
     Attributes:
-        path: its path.
         name: its module name as seen from the script's folder; "" for the script itself.
-        before: its original text.
-        tree: its current content.
         added: the lines put in after its imports.
     """
 
@@ -57,7 +52,7 @@ class SourceFile:
 
     def apply(self, changes: Mapping[int, Change]) -> None:
         """Change nodes of the tree, given by identity, innermost first."""
-        changed = self.tree.visit(_Replacing(changes))  # type: ignore[arg-type]
+        changed = self.tree.visit(_Replacing(changes))
         assert isinstance(changed, cst.Module)  # noqa: S101  # a module stays one
         # Parsed again, because no node may occur in a tree twice, and inserted pieces might.
         self.tree = cst.parse_module(changed.bytes)
@@ -84,24 +79,16 @@ class SourceFile:
         return "".join(ended).encode(encoding, "surrogateescape").decode("utf-8", "surrogateescape")
 
 
-class _Replacing:
-    """The interface that libcst expects of a visitor."""
+class _Replacing(cst.CSTTransformer):
+    """Changes nodes given by their identity."""
 
     def __init__(self, changes: Mapping[int, Change]) -> None:
+        super().__init__()
         self._changes = changes
 
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        return True
-
-    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
-        change = self._changes.get(id(original))
-        return updated if change is None else change(updated)
-
-    def on_visit_attribute(self, node: cst.CSTNode, attribute: str) -> None:
-        pass
-
-    def on_leave_attribute(self, node: cst.CSTNode, attribute: str) -> None:
-        pass
+    def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> Any:
+        change = self._changes.get(id(original_node))
+        return updated_node if change is None else change(updated_node)
 
 
 def _lines(text: str) -> list[str]:
@@ -122,7 +109,7 @@ class Project:
 
     folder: Path
     sources: tuple[SourceFile, ...]
-    unread: tuple[str, ...] = field(default=())
+    unread: tuple[str, ...] = ()
 
     @property
     def entry(self) -> SourceFile:
@@ -157,11 +144,12 @@ def read_project(workload: Workload) -> Project:
     Raises:
         UsageError: the workload is not a Python file, or its script cannot be read.
     """
-    folder = _without_dots(Path(workload.cwd))
+    folder = Path(workload.cwd).resolve()  # `patch` takes no `..`
     entry = _entry(workload, folder)
     home = folder if workload.entry is Entry.MODULE else entry.parent
     found, unread = [_read(entry, "")], []
-    waiting = [*_imports(found[0], home, _package(entry, home))]
+    package = ".".join(entry.parent.relative_to(home).parts) if entry.is_relative_to(home) else ""
+    waiting = [*_imports(found[0], home, package)]
     seen = {entry}
     while waiting:
         path, name = waiting.pop(0)
@@ -191,20 +179,7 @@ def _entry(workload: Workload, folder: Path) -> Path:
     found = next((place for place in places if place.is_file() and place.suffix == ".py"), None)
     if found is None:
         raise UsageError(f"Cannot edit {word}: it is no Python file in {folder}.", remedy=_PASTE)
-    return _without_dots(found)
-
-
-def _without_dots(path: Path) -> Path:
-    """Return a path without `..`, unresolved if possible: `patch` accepts no `..`."""
-    plain = Path(os.path.normpath(path.absolute()))
-    return plain if plain.exists() and plain.samefile(path) else path.resolve()
-
-
-def _package(entry: Path, home: Path) -> str:
-    """Return the package that the entry's relative imports start from."""
-    if not entry.is_relative_to(home):
-        return ""
-    return ".".join(entry.parent.relative_to(home).parts)
+    return found.resolve()
 
 
 def _read(path: Path, name: str) -> SourceFile:
@@ -213,17 +188,9 @@ def _read(path: Path, name: str) -> SourceFile:
     except cst.ParserSyntaxError as error:
         problem = f"Cannot edit {path}: line {error.raw_line} is not Python that can be read."
         raise UsageError(problem, remedy="Mend that line.") from error
-    except RecursionError as error:
-        raise too_deep(path) from error
-    except (OSError, ValueError, LookupError) as error:
+    except (OSError, ValueError, LookupError, RecursionError) as error:
         problem = f"Cannot edit {path}: it cannot be read ({type(error).__name__})."
         raise UsageError(problem, remedy="Make it readable, as UTF-8 or as it declares.") from error
-
-
-def too_deep(path: Path) -> UsageError:
-    """Return the error for a file nested too deeply for Python's recursion limit."""
-    problem = f"Cannot edit {path}: an expression in it nests too deeply."
-    return UsageError(problem, remedy=_PASTE)
 
 
 def _imports(source: SourceFile, home: Path, package: str) -> Iterator[tuple[Path, str]]:
@@ -268,8 +235,7 @@ def _find(name: str, home: Path) -> Path | None:
     if not name:
         return None
     stem = home.joinpath(*name.split("."))
-    suffix = importlib.machinery.SOURCE_SUFFIXES[0]
-    for path in (stem / f"__init__{suffix}", stem.with_name(f"{stem.name}{suffix}")):
+    for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
         if path.is_file() and not _FOREIGN & set(path.parts):
             return Path(path.absolute())
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
@@ -25,7 +25,7 @@ def parsed(lines: str) -> list[cst.BaseStatement]:
 
 def before(node: cst.CSTNode, lines: str) -> cst.FlattenSentinel[cst.BaseStatement]:
     """Return a statement with others before it; blank lines and comments above stay on top."""
-    statement = _statement(node)
+    statement: Any = node
     first, *more = parsed(lines)
     first = first.with_changes(leading_lines=statement.leading_lines)
     return cst.FlattenSentinel([first, *more, statement.with_changes(leading_lines=())])
@@ -37,7 +37,7 @@ def insert_after_imports(source: SourceFile, lines: str) -> None:
     If the file does not import torch at the top, they come after its first imports.
     """
     body = list(source.tree.body)
-    index = _after_imports(body, "torch")
+    index = _after_imports(body)
     after_own = index
     while after_own < len(body) and text(body[after_own]) in source.added:
         after_own += 1
@@ -76,7 +76,7 @@ def ensure_import(source: SourceFile, module: str) -> bool:
     if index == start and index < len(body):
         follower = body[index]
         new = new.with_changes(leading_lines=_leading(follower))
-        grouped = _plain_import(follower) or _brings(follower, _root(module))
+        grouped = _plain_import(follower) or _brings(follower, module.partition(".")[0])
         spaced = () if grouped else [cst.EmptyLine(indent=False)]
         body[index] = follower.with_changes(leading_lines=spaced)
     _put(source, [*body[:index], new, *body[index:]])
@@ -89,7 +89,7 @@ def _place(body: Sequence[cst.CSTNode], module: str) -> tuple[int, int]:
     It goes next to the first import of its package. A standard module takes its alphabetical
     place among the first imports; any other follows these and the environment they set up.
     """
-    root = _root(module)
+    root = module.partition(".")[0]
     brought = [place for place, node in enumerate(body) if _brings(node, root)]
     start = brought[0] if brought else _first_import(body)
     if not brought and root not in sys.stdlib_module_names:
@@ -116,10 +116,6 @@ def _end_of_head(body: Sequence[cst.CSTNode], start: int) -> int:
     return end
 
 
-def _root(module: str) -> str:
-    return module.partition(".")[0]
-
-
 def has_statement(source: SourceFile, wanted: str) -> bool:
     """Return whether a file already has a line of code at its top level."""
     return any(text(statement) == wanted for statement in source.tree.body)
@@ -128,11 +124,6 @@ def has_statement(source: SourceFile, wanted: str) -> bool:
 def _put(source: SourceFile, body: Sequence[object]) -> None:
     changed = source.tree.with_changes(body=body)
     source.tree = cst.parse_module(changed.bytes)
-
-
-def _statement(node: cst.CSTNode) -> cst.SimpleStatementLine | cst.For:
-    assert hasattr(node, "leading_lines")  # noqa: S101  # what `Survey.statement` finds
-    return node  # type: ignore[return-value]
 
 
 def _leading(node: object) -> Sequence[cst.EmptyLine]:
@@ -153,25 +144,23 @@ def _imports(node: object, module: str, *, renamed: bool = False) -> bool:
     if not isinstance(node, cst.SimpleStatementLine):
         return False
     aliases = [a for small in node.body if isinstance(small, cst.Import) for a in small.names]
-    for alias in aliases:
-        told = dotted(alias.name)
-        if alias.asname is None and (told == module or told.startswith(f"{module}.")):
-            return True
-        if renamed and told == module:
-            return True
-    return False
+    return any(
+        (alias.asname is None and _is_of(dotted(alias.name), module))
+        or (renamed and dotted(alias.name) == module)
+        for alias in aliases
+    )
+
+
+def _is_of(name: str, module: str) -> bool:
+    return f"{name}.".startswith(f"{module}.")
 
 
 def _brings(node: object, module: str) -> bool:
     """Return whether a statement imports a module or something from it."""
     small = _small(node)
     if isinstance(small, cst.Import):
-        names = [dotted(alias.name) for alias in small.names]
-    elif isinstance(small, cst.ImportFrom):
-        names = [dotted(small.module)]
-    else:
-        return False
-    return any(name == module or name.startswith(f"{module}.") for name in names)
+        return any(_is_of(dotted(alias.name), module) for alias in small.names)
+    return isinstance(small, cst.ImportFrom) and _is_of(dotted(small.module), module)
 
 
 def _is_import(node: object) -> bool:
@@ -192,9 +181,9 @@ def _is_docstring(node: object) -> bool:
     return isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
 
 
-def _after_imports(body: Sequence[object], module: str) -> int:
-    named = [place for place, node in enumerate(body) if _imports(node, module, renamed=True)]
-    brought = named or [place for place, node in enumerate(body) if _brings(node, module)]
+def _after_imports(body: Sequence[object]) -> int:
+    named = [place for place, node in enumerate(body) if _imports(node, "torch", renamed=True)]
+    brought = named or [place for place, node in enumerate(body) if _brings(node, "torch")]
     index = brought[0] if brought else _first_import(body)
     while index < len(body) and _is_import(body[index]):
         index += 1

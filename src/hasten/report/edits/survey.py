@@ -78,6 +78,11 @@ class Site:
         """The node as the call that it is."""
         return cast("cst.Call", self.node)
 
+    @property
+    def receiver(self) -> cst.BaseExpression:
+        """What the method belongs to that is called."""
+        return cast("cst.Attribute", self.call.func).value
+
 
 def dotted(node: cst.CSTNode | None) -> str:
     """Return the text of a plain name or attribute such as `self.model`, else nothing."""
@@ -150,7 +155,7 @@ class Chart:
             self._note_import(node, scope.source)
         elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
             self.assignments.append(Site(scope=scope, node=node))
-        for target in _targets(node):
+        for target in targets(node):
             scope.bound.update(_bound_names(target))
             if isinstance(node, cst.For):
                 scope.looped.update(_bound_names(target))
@@ -186,7 +191,7 @@ _CHARTS: WeakKeyDictionary[SourceFile, Chart] = WeakKeyDictionary()
 
 
 def _chart(source: SourceFile) -> Chart:
-    """Return the chart of a file, rebuilt only if its tree has changed."""
+    """Return the chart of a file, made anew only if its tree has changed."""
     chart = _CHARTS.get(source)
     if chart is None or chart.tree is not source.tree:
         chart = _CHARTS[source] = Chart(source)
@@ -194,15 +199,7 @@ def _chart(source: SourceFile) -> Chart:
 
 
 class Survey:
-    """The nodes of all files of a project, as they are now.
-
-    Attributes:
-        calls: every call, file by file in the order of the text.
-        assignments: every assignment with a value.
-        returns: every `return` with a value.
-        loops: every `for`, also in comprehensions.
-        functions: scopes of functions and classes.
-    """
+    """The nodes of all files of a project, as they are now, in the order of the text."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -228,17 +225,10 @@ class Survey:
         line = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
         return next(n for n in (node, *self.parents(node)) if isinstance(n, line))
 
-    def line(self, site: Site) -> int:
-        """Return the line on which a node begins in the current tree."""
-        return self._charts[site.source].line(site.node)
-
-    def place(self, site: Site) -> str:
-        """Return `file:line` of a node in the user's file."""
-        return self.project.place(site.source, self.line(site))
-
     def places(self, sites: list[Site]) -> str:
-        """Return where some nodes are, in words."""
-        return " and ".join(dict.fromkeys(map(self.place, sites)))
+        """Return where some nodes are in the user's files, in words."""
+        lines = [(s.source, self._charts[s.source].line(s.node)) for s in sites]
+        return " and ".join(dict.fromkeys(self.project.place(*line) for line in lines))
 
     def full_name(self, node: cst.CSTNode, scope: SourceScope) -> str:
         """Return what a name means by the imports: `torch.optim.AdamW` for `optim.AdamW`."""
@@ -263,6 +253,11 @@ class Survey:
             if full in names or (tail in last and any(f"{head}.".startswith(n) for n in names)):
                 found.append(site)
         return found
+
+    def methods(self, name: str) -> list[Site]:
+        """Return the calls of a method by its name, of whatever object."""
+        calls = [(site, site.call.func) for site in self.calls]
+        return [s for s, f in calls if isinstance(f, cst.Attribute) and f.attr.value == name]
 
     def local_name(self, source: SourceFile, full: str) -> str:
         """Return a name for an import that every line of a file can use; "" if there is none.
@@ -340,12 +335,12 @@ def names_in(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 def binds(node: cst.CSTNode, names: frozenset[str]) -> bool:
     """Return whether any of some names, plain or dotted, is rebound within a node."""
-    targets = [*_targets(node)]
+    bound = [*targets(node)]
     if isinstance(node, cst.CompFor):
-        targets.append(node.target)
+        bound.append(node.target)
     elif isinstance(node, cst.Param):
-        targets.append(node.name)
-    if any(not names.isdisjoint(_written(target)) for target in targets):
+        bound.append(node.name)
+    if any(not names.isdisjoint(_written(target)) for target in bound):
         return True
     return any(binds(child, names) for child in _children(node))
 
@@ -359,7 +354,7 @@ def _opens(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.FunctionDef | cst.ClassDef)
 
 
-def _targets(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def targets(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yield what a statement binds."""
     if isinstance(node, cst.Assign):
         yield from (target.target for target in node.targets)

@@ -17,28 +17,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hasten.records import Outcome
 from hasten.report import steps, text, wording
-from hasten.report.html import bars, curves, races, sections
+from hasten.report.html import curves, races, sections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jinja2 import Template
 
-    from hasten.records import Diagnosis, Machine, Profiling, Tuning, Workload
+    from hasten.records import Profiling, Tuning
     from hasten.report.edits import Edits
 
 
 def render_tuning(
     tuning: Tuning, *, plan_path: Path, snippets: Mapping[str, str], edits: Edits | None = None
 ) -> str:
-    """Return the page of a tuning.
-
-    Args:
-        tuning: what was found.
-        plan_path: the path of the plan file.
-        snippets: for each lever, the code that a user would write by hand.
-        edits: the plan in the user's source; None if it cannot be edited.
-    """
+    """Return the page of a tuning; `edits` is None where the source cannot be edited."""
     before, after = tuning.baseline, tuning.tuned
     known = tuning.plan.settings if tuning.proof.holds else ()
     skipped = [row for row in tuning.levers if row.outcome is Outcome.SKIPPED]
@@ -55,7 +48,7 @@ def render_tuning(
         notes=edits.notes if edits else (),
         partial=bool(edits and edits.missing),
         apply=f"{wording.report_line(tuning.workload, plan_path)} --edits | patch -p1",
-        bars=bars.bars(before, after),
+        bars=sections.bars(before, after),
         phases=steps.phase_rows(before, *([after] if after else [])),
         where=sections.where(before, after),
         waterfall=races.waterfall(tuning),
@@ -67,7 +60,7 @@ def render_tuning(
         lines_title=steps.lines_title(before),
         trust=text.trust(tuning),
         usage=[],
-        **_seen(tuning.diagnosis, tuning.workload, tuning.machine, tuning),
+        **_seen(tuning, tuning),
     )
 
 
@@ -81,12 +74,7 @@ def render_profile(found: Profiling) -> str:
         lead=steps.verdicts(profile),
         tiles=[],
         run="",
-        by_hand=[],
-        edits=[],
-        notes=(),
-        partial=False,
-        apply="",
-        bars=bars.bars(profile, None),
+        bars=sections.bars(profile, None),
         phases=steps.phase_rows(profile),
         where=[],
         waterfall=None,
@@ -98,20 +86,19 @@ def render_profile(found: Profiling) -> str:
         lines_title=steps.lines_title(profile),
         trust=[*wording.granted(found.assumed), *found.notes],
         usage=steps.usage(profile, found.machine),
-        **_seen(found.diagnosis, found.workload, found.machine, None),
+        **_seen(found, None),
     )
 
 
-def _seen(
-    diagnosis: Diagnosis | None, workload: Workload, machine: Machine, tuning: Tuning | None
-) -> dict[str, Any]:
+def _seen(found: Profiling | Tuning, tuning: Tuning | None) -> dict[str, Any]:
     """Return what both pages show: findings, lines, the steps over time, the machine."""
+    diagnosis, workload = found.diagnosis, found.workload
     return {
         "findings": sections.findings(diagnosis, workload, tuning),
         "hot_lines": sections.hot_lines(diagnosis, workload),
         "course": curves.course(diagnosis.steps) if diagnosis else None,
-        "machine": sections.machine(machine),
-        "caveats": machine.caveats,
+        "machine": sections.machine(found.machine),
+        "caveats": found.machine.caveats,
     }
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isfinite
 from statistics import median
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from hasten.records import Phase
@@ -21,58 +21,7 @@ _LISTED_COUNT = 8
 _FILLED = 0.86
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """One phase through all steps, as a path of boxes."""
-
-    phase: str
-    path: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One step, as shown on hover and in the table."""
-
-    left: float
-    number: int
-    wall: str
-    phases: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCourse:
-    """The phases of each step over time."""
-
-    layers: tuple[Layer, ...]
-    columns: tuple[Column, ...]
-    width: float
-    slowest: tuple[Column, ...]
-    ticks: tuple[shapes.Tick, ...]
-    median_at: float
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
-    """Two loss curves in one chart.
-
-    Attributes:
-        taught_at: where the taught steps end, as a percentage of the axis.
-        table: step, loss of the script as it is, loss under the plan.
-    """
-
-    baseline: str
-    candidate: str
-    x_ticks: tuple[shapes.Tick, ...]
-    y_ticks: tuple[shapes.Tick, ...]
-    taught_count: int
-    taught_at: float
-    message: str
-    table: tuple[tuple[int, str, str], ...]
-
-
-def course(steps: Sequence[Step]) -> StepCourse | None:
+def course(steps: Sequence[Step]) -> SimpleNamespace | None:
     """Return the phases of each watched step; None for fewer than two steps.
 
     A step of more than four times the median is cut off at the top, so that it does not flatten all
@@ -90,18 +39,18 @@ def course(steps: Sequence[Step]) -> StepCourse | None:
         shapes.Tick(at=100 * scale.at(s), label=duration(s) if s else "0")
         for s in scale.round_ticks(most=4)
     ]
-    return StepCourse(
-        layers=tuple(_layers(steps, full_s=full_s)),
-        columns=tuple(shown),
+    return SimpleNamespace(
+        layers=_layers(steps, full_s=full_s),
+        columns=shown,
         width=shapes.SIDE / len(steps),
-        slowest=tuple(shown[i] for i in order[:_LISTED_COUNT]),
-        ticks=tuple(ticks),
+        slowest=[shown[i] for i in order[:_LISTED_COUNT]],
+        ticks=ticks,
         median_at=100 * scale.at(middle_s),
         message=_course_in_words(walls, middle_s, full_s),
     )
 
 
-def losses(proof: Proof) -> Losses | None:
+def losses(proof: Proof) -> SimpleNamespace | None:
     """Return the losses of the script and of the plan; None if they were not recorded."""
     own, other = proof.baseline_losses, proof.candidate_losses
     if len(own) < 2 or not any(map(isfinite, (*own, *other))):
@@ -114,27 +63,27 @@ def losses(proof: Proof) -> Losses | None:
             (i / last, 1 - scale.at(v)) if isfinite(v) else None for i, v in enumerate(values)
         )
 
-    return Losses(
+    return SimpleNamespace(
         baseline=path(own),
         candidate=path(other),
-        x_ticks=tuple(
+        x_ticks=[
             shapes.Tick(at=100 * i / last, label=str(i + 1))
             for i in sorted({0, *range(7, len(own) - 2, 8), last})
-        ),
-        y_ticks=tuple(
+        ],
+        y_ticks=[
             shapes.Tick(at=100 * scale.at(v), label=f"{v:.4g}") for v in scale.round_ticks(most=4)
-        ),
+        ],
         taught_count=proof.taught_count,
         taught_at=100 * min(1.0, max(0, proof.taught_count - 1) / last),
         message=_losses_in_words(own, other),
-        table=tuple(
+        table=[
             (i + 1, f"{a:.7g}", f"{b:.7g}")
             for i, (a, b) in enumerate(zip(own, other, strict=False))
-        ),
+        ],
     )
 
 
-def _layers(steps: Sequence[Step], *, full_s: float) -> list[Layer]:
+def _layers(steps: Sequence[Step], *, full_s: float) -> list[SimpleNamespace]:
     """Return one layer per phase, the first phase of a step at the bottom."""
     width, heights = 1.0 / len(steps), [0.0] * len(steps)
     whole_s = sum(step.wall_s for step in steps)
@@ -149,14 +98,14 @@ def _layers(steps: Sequence[Step], *, full_s: float) -> list[Layer]:
                 boxes.append((i * width, (i + _FILLED) * width, 1 - top, 1 - heights[i]))
             heights[i] = top
         message = f"{phase} {percent(spent_s / whole_s)}"
-        found.append(Layer(phase=phase, path=shapes.columns(boxes), message=message))
+        found.append(SimpleNamespace(phase=phase, path=shapes.columns(boxes), message=message))
     return found
 
 
-def _column(index: int, step: Step, *, count: int) -> Column:
+def _column(index: int, step: Step, *, count: int) -> SimpleNamespace:
     phases = [(p, ns * 1e-9) for p, ns in step.phase_ns.items() if Phase(p).in_step and ns]
     phases.sort(key=lambda item: -item[1])
-    return Column(
+    return SimpleNamespace(
         left=shapes.SIDE * index / count,
         number=index + 1,
         wall=duration(step.wall_s),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import log
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from hasten.records import LEAST_RATIO, Plan, Verdict
@@ -24,74 +26,15 @@ VERDICTS = {
     Verdict.FAIL: "failed",
 }
 
-
 _NAMED_COUNT = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaterfallRow:
-    """One bar of the waterfall; positions are percentages of the axis.
+def waterfall(tuning: Tuning) -> SimpleNamespace | None:
+    """Return what each lever gained in the races of the search; None if no race counted.
 
-    Attributes:
-        kind: start, gain, guess (a gain whose interval holds 1), loss, out (a lever that was not
-            needed), lost (taken out after the search) or fresh; it selects the style.
-        level: the time of a step at that point, in words.
-        rest: the smaller of the times before and after.
-        change: how far the bar extends beyond that.
-        whisker: the ends of the interval; empty if there is none.
+    The kind of a row selects its style: start, gain, guess (a gain whose interval holds 1), loss,
+    out (a lever that was not needed), lost (taken out after the search) or fresh.
     """
-
-    kind: str
-    name: str
-    detail: str
-    level: str
-    rest: float
-    change: float = 0.0
-    whisker: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waterfall:
-    """How the time of a step fell, lever by lever, on one axis."""
-
-    falls: tuple[WaterfallRow, ...]
-    ticks: tuple[shapes.Tick, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strip:
-    """One comparison: its pairs as dots, from top to bottom in the order they were run.
-
-    Attributes:
-        dots: the path of the dots.
-        strays: the path of the dots that lie off the axis, drawn at its end.
-        band: the ends and the middle of the interval; empty if it says nothing.
-        message: the whole strip in words.
-    """
-
-    name: str
-    verdict: str
-    figure: str
-    detail: str
-    dots: str
-    strays: str
-    band: tuple[float, ...]
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strips:
-    """Comparisons on one axis: the published one, those the plan is based on, and the rest."""
-
-    fresh: tuple[Strip, ...]
-    taken: tuple[Strip, ...]
-    others: tuple[Strip, ...]
-    ticks: tuple[shapes.Tick, ...]
-    one_at: float
-
-
-def waterfall(tuning: Tuning) -> Waterfall | None:
-    """Return what each lever gained in the races of the search; None if no race counted."""
     final = tuning.confirmed.candidate if tuning.confirmed else tuning.plan
     path = moves(tuning.races, final)
     if not path:
@@ -102,7 +45,12 @@ def waterfall(tuning: Tuning) -> Waterfall | None:
     fresh = tuning.confirmed.speedup if tuning.confirmed else None
     most = max([*levels, *([1 / fresh.low_ratio] if fresh else [])])
     scale = shapes.Scale(low=0.0, high=1.04 * most)
-    falls = [_whole("start", "baseline", "", 1.0, scale)]
+    falls = [
+        SimpleNamespace(
+            kind="start", name="baseline", detail="", level="100%", rest=100 * scale.at(1.0),
+            change=0.0,
+        )
+    ]  # fmt: skip
     for move, before, after in zip(path, levels, levels[1:], strict=False):
         falls.append(_fall(move, before, after, scale))
     falls += _taken_out(tuning, path[-1].after, final)
@@ -112,10 +60,10 @@ def waterfall(tuning: Tuning) -> Waterfall | None:
         shapes.Tick(at=100 * scale.at(value), label=f"{100 * value:.0f}%")
         for value in scale.round_ticks()
     ]
-    return Waterfall(falls=tuple(falls), ticks=tuple(ticks))
+    return SimpleNamespace(falls=falls, ticks=ticks)
 
 
-def strips(tuning: Tuning) -> Strips | None:
+def strips(tuning: Tuning) -> SimpleNamespace | None:
     """Return the pairs of every comparison on one axis; None if nothing was compared."""
     fresh = [tuning.confirmed] if tuning.confirmed else []
     known = [*fresh, *tuning.races]
@@ -127,15 +75,15 @@ def strips(tuning: Tuning) -> Strips | None:
     sure = [seen.speedup for seen in known if seen.speedup and _tells(seen.speedup)]
     ends = [log(ratio) for one in sure for ratio in (one.low_ratio, one.high_ratio)]
     scale = shapes.ratio_span(logs, always=ends)
-    return Strips(
-        fresh=tuple(_strip(seen, "the plan, on fresh launches", scale=scale) for seen in fresh),
-        taken=tuple(_strip(seen, *change(seen), scale=scale) for seen in counted),
-        others=tuple(
+    return SimpleNamespace(
+        fresh=[_strip(seen, "the plan, on fresh launches", scale=scale) for seen in fresh],
+        taken=[_strip(seen, *change(seen), scale=scale) for seen in counted],
+        others=[
             _strip(seen, *change(seen), scale=scale)
             for seen in tuning.races
             if not any(seen is one for one in counted)
-        ),
-        ticks=tuple(shapes.ratio_ticks(scale)),
+        ],
+        ticks=shapes.ratio_ticks(scale),
         one_at=shapes.ratio_at(scale, 1.0),
     )
 
@@ -161,26 +109,7 @@ def _tells(ratio: Interval) -> bool:
     return ratio.high_ratio / ratio.low_ratio < SAYS_NOTHING_RATIO
 
 
-def _whole(
-    kind: str,
-    name: str,
-    detail: str,
-    level: float,
-    scale: shapes.Scale,
-    *,
-    whisker: Sequence[float] = (),
-) -> WaterfallRow:
-    return WaterfallRow(
-        kind=kind,
-        name=name,
-        detail=detail,
-        level=percent(level),
-        rest=100 * scale.at(level),
-        whisker=tuple(100 * scale.at(end) for end in whisker),
-    )
-
-
-def _fall(move: Move, before: float, after: float, scale: shapes.Scale) -> WaterfallRow:
+def _fall(move: Move, before: float, after: float, scale: shapes.Scale) -> SimpleNamespace:
     out = move.after == move.seen.baseline
     name, spelt = change(move.seen)
     if out:
@@ -188,7 +117,7 @@ def _fall(move: Move, before: float, after: float, scale: shapes.Scale) -> Water
         name, spelt = f"left out again: {', '.join(names)}", ""
     figure = interval(move.seen.speedup) if move.seen.speedup else ""
     with_them = "with it " if out else ""
-    return WaterfallRow(
+    return SimpleNamespace(
         kind="out" if out else _kind(move),
         name=name,
         detail=f"{spelt}{with_them}{figure}, {counted(len(move.seen.pairs), 'pair')}",
@@ -204,7 +133,7 @@ def _kind(move: Move) -> str:
     return "gain" if move.seen.speedup and move.seen.speedup.is_gain else "guess"
 
 
-def _taken_out(tuning: Tuning, searched: Plan, final: Plan) -> list[WaterfallRow]:
+def _taken_out(tuning: Tuning, searched: Plan, final: Plan) -> list[SimpleNamespace]:
     """Return what the proof or the fresh launches removed from the plan of the search."""
     lost = {name for name, _ in searched.settings} - {name for name, _ in final.settings}
     reasons: dict[str, list[str]] = {}
@@ -212,38 +141,36 @@ def _taken_out(tuning: Tuning, searched: Plan, final: Plan) -> list[WaterfallRow
         if row.lever in lost:
             reasons.setdefault(f"{row.outcome}: {row.why}", []).append(row.lever)
     return [
-        WaterfallRow(
-            kind="lost", name=f"taken out: {', '.join(names)}", detail=why, level="", rest=0.0
-        )
+        SimpleNamespace(kind="lost", name=f"taken out: {', '.join(names)}", detail=why, level="")
         for why, names in reasons.items()
     ]
 
 
-def _fresh(seen: Comparison, speedup: Interval, scale: shapes.Scale) -> WaterfallRow:
-    return _whole(
-        "fresh",
-        "the plan on fresh launches",
-        f"{interval(speedup)}, {counted(len(seen.pairs), 'pair')}: this figure is published",
-        1 / speedup.mid_ratio,
-        scale,
-        whisker=(1 / speedup.high_ratio, 1 / speedup.low_ratio),
+def _fresh(seen: Comparison, speedup: Interval, scale: shapes.Scale) -> SimpleNamespace:
+    ends = (1 / speedup.high_ratio, 1 / speedup.low_ratio)
+    return SimpleNamespace(
+        kind="fresh",
+        name="the plan on fresh launches",
+        detail=f"{interval(speedup)}, {counted(len(seen.pairs), 'pair')}: this figure is published",
+        level=percent(1 / speedup.mid_ratio),
+        rest=100 * scale.at(1 / speedup.mid_ratio),
+        change=0.0,
+        whisker=[100 * scale.at(end) for end in ends],
     )
 
 
-def _strip(seen: Comparison, name: str, spelt: str = "", *, scale: shapes.Scale) -> Strip:
+def _strip(seen: Comparison, name: str, spelt: str = "", *, scale: shapes.Scale) -> SimpleNamespace:
     verdict = VERDICTS[seen.verdict]
     if seen.speedup is None:
-        return Strip(
-            name=name, verdict=verdict, figure="", detail=f"{spelt}{seen.failure}", dots="",
-            strays="", band=(), message=f"{name}: {verdict}. {seen.failure}",
-        )  # fmt: skip
+        detail = f"{spelt}{seen.failure}"
+        return SimpleNamespace(name=name, verdict=verdict, figure="", detail=detail)
     places = [(pair.log_ratio, (i + 0.5) / len(seen.pairs)) for i, pair in enumerate(seen.pairs)]
     inside = [(scale.at(x), y) for x, y in places if scale.holds(x)]
     strays = [(scale.at(x), y) for x, y in places if not scale.holds(x)]
     figure, speedup = interval(seen.speedup), seen.speedup
     ends = (speedup.low_ratio, speedup.mid_ratio, speedup.high_ratio)
     detail = f"{spelt}{_detail(seen, stray_count=len(strays))}"
-    return Strip(
+    return SimpleNamespace(
         name=name,
         verdict=verdict,
         figure=figure,
@@ -274,11 +201,8 @@ def _detail(seen: Comparison, *, stray_count: int) -> str:
 class Move:
     """A race after which the search continued from a different plan.
 
-    Attributes:
-        seen: the race.
-        before: the plan of the search before the race.
-        after: the plan from then on, without any levers that were found not to be needed.
-        time_ratio: the time of a step after over before, as measured by this race.
+    The plan `after` it lacks any levers that were found not to be needed; `time_ratio` is the time
+    of a step after over before.
     """
 
     seen: Comparison
@@ -293,45 +217,22 @@ def moves(races: Sequence[Comparison], final: Plan) -> list[Move]:
     A journal records races, not decisions: which plan the search had shows in the next race,
     one side of which is always that plan. It may lack levers that turned out to do nothing
     beside a newly added one.
-
-    Args:
-        races: every race of the search, in order.
-        final: the final plan.
     """
     plan, found = Plan(), []
-    for index, seen in enumerate(races):
-        other = _other(seen, plan)
-        if other is None or seen.speedup is None:
+    for seen, following in zip_longest(races, races[1:]):
+        if seen.speedup is None or plan not in (seen.baseline, seen.candidate):
             continue
-        after = _went_on(seen, plan, other, following=races[index + 1 : index + 2], final=final)
+        other = seen.candidate if seen.baseline == plan else seen.baseline
+        sides = (following.baseline, following.candidate) if following else (final,)
+        after = next((side for side in sides if _is_of(side, plan, other)), None)
+        if after is None and following is None and final != plan:
+            after = other if _is_better(seen) == (other == seen.candidate) else None
         if after is not None:
             gain = seen.speedup.mid_ratio
             ratio = 1.0 / gain if other == seen.candidate else gain
             found.append(Move(seen=seen, before=plan, after=after, time_ratio=ratio))
             plan = after
     return found
-
-
-def _other(seen: Comparison, plan: Plan) -> Plan | None:
-    """Return the side of a race that is not the current plan, if the other side is."""
-    if seen.baseline == plan:
-        return seen.candidate
-    return seen.baseline if seen.candidate == plan else None
-
-
-def _went_on(
-    seen: Comparison, plan: Plan, other: Plan, *, following: Sequence[Comparison], final: Plan
-) -> Plan | None:
-    """Return the plan with which the search continued, or None if it kept `plan`."""
-    for after in following:
-        return next((side for side in (after.baseline, after.candidate)
-                     if _is_of(side, plan, other)), None)  # fmt: skip
-    if final == plan:
-        return None
-    if _is_of(final, plan, other):
-        return final
-    better = _is_better(seen)
-    return other if better == (other == seen.candidate) else None
 
 
 def _is_of(side: Plan, plan: Plan, other: Plan) -> bool:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
+from hasten.records import Phase
 from hasten.report import doctor, pages, wording
 from hasten.report.bars import COLOURS
 from hasten.report.findings import fate
-from hasten.report.steps import bottleneck, rate, shown_step_s
+from hasten.report.steps import bottleneck, rate, shown_step_s, speed
 from hasten.units import counted, duration, percent, times
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hasten.records import (
         Diagnosis,
         Finding,
-        Interval,
         Machine,
         Place,
         Profile,
@@ -31,44 +29,6 @@ if TYPE_CHECKING:
     )
 
 _TICKED = re.compile(r"`([^`]+)`")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A line of the user's source, with its path as the user would write it."""
-
-    place: str
-    source: str
-    share: str = ""
-    width: float = 0.0
-    phase: str = ""
-    colour: str = ""
-    calls: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """A finding.
-
-    Attributes:
-        is_of_all: its share is of all time, not of the step.
-        width: its share and the ends of the interval, as percentages of the largest share; empty
-            if there is none.
-        help: who applies the remedy: the plan, a lever, or only the user.
-        more: the command that shows more.
-    """
-
-    name: str
-    title: str
-    share: str
-    is_of_all: bool
-    ends: str
-    width: tuple[float, ...]
-    message: str
-    remedy: str
-    help: str
-    lines: tuple[Line, ...]
-    more: str
 
 
 def tiles(tuning: Tuning) -> list[tuple[str, str, str]]:
@@ -96,6 +56,35 @@ def tiles(tuning: Tuning) -> list[tuple[str, str, str]]:
     return found
 
 
+def bars(before: Profile, after: Profile | None) -> list[SimpleNamespace]:
+    """Return the step without and with the plan as bars of phases, on one scale."""
+    known = [("before", before), ("after", after)] if after else [("step", before)]
+    full_s = max(profile.mean_step_s / profile.sample_count for _, profile in known)
+    return [
+        SimpleNamespace(
+            name=name,
+            message=speed(profile, is_compared=after is not None),
+            segments=_segments(profile, full_s=full_s),
+        )
+        for name, profile in known
+    ]
+
+
+def _segments(profile: Profile, *, full_s: float) -> list[SimpleNamespace]:
+    found = []
+    for phase in (p for p in Phase if p.in_step and profile.phase_s.get(p)):
+        seconds, share = profile.phase_s[phase], percent(profile.share_ratio(phase))
+        found.append(
+            SimpleNamespace(
+                phase=phase,
+                width=100 * seconds / profile.sample_count / full_s,
+                share=share,
+                message=f"{phase}: {duration(seconds)}, {share} of the step",
+            )
+        )
+    return found
+
+
 def where(before: Profile, after: Profile | None) -> list[str]:
     """Say which phase takes up most of a step, before and after."""
     if after is None:
@@ -107,25 +96,21 @@ def where(before: Profile, after: Profile | None) -> list[str]:
     ]
 
 
-def findings(diagnosis: Diagnosis | None, workload: Workload, tuning: Tuning | None) -> list[Card]:
-    """Return the findings as cards.
-
-    Args:
-        diagnosis: None if there was no diagnosis.
-        workload: what the paths are relative to.
-        tuning: None if no search was run.
-    """
+def findings(
+    diagnosis: Diagnosis | None, workload: Workload, tuning: Tuning | None
+) -> list[SimpleNamespace]:
+    """Return the findings as cards; `width` has the ends and the middle of the share's interval."""
     told = diagnosis.findings if diagnosis else ()
     largest = max((found.share.high_ratio for found in told if found.share), default=1.0)
     return [_card(found, workload, tuning, largest or 1.0) for found in told]
 
 
-def hot_lines(diagnosis: Diagnosis | None, workload: Workload) -> list[Line]:
+def hot_lines(diagnosis: Diagnosis | None, workload: Workload) -> list[SimpleNamespace]:
     """Return the lines of the user's code that cost time."""
     told = diagnosis.hot_lines if diagnosis else ()
     largest = max((hot.share_ratio for hot in told), default=1.0)
     return [
-        Line(
+        SimpleNamespace(
             place=_path(hot.place, workload),
             source=hot.place.source,
             share=percent(hot.share_ratio),
@@ -175,31 +160,31 @@ def diff(edits: str) -> list[tuple[str, str]]:
     ]
 
 
-def _card(found: Finding, workload: Workload, tuning: Tuning | None, largest: float) -> Card:
-    share = found.share
-    return Card(
+def _card(
+    found: Finding, workload: Workload, tuning: Tuning | None, largest: float
+) -> SimpleNamespace:
+    share, ends, width = "", "", []
+    if found.share is not None:
+        ratios = (found.share.low_ratio, found.share.mid_ratio, found.share.high_ratio)
+        low, share, high = map(percent, ratios)
+        ends = f"{low} to {high}"
+        width = [100 * max(0.0, ratio) / largest for ratio in ratios]
+    return SimpleNamespace(
         name=found.name,
         title=pages.title(found.name),
-        share="" if share is None else percent(share.mid_ratio),
+        share=share,
         is_of_all=found.is_of_all,
-        ends="" if share is None else _ends(share),
-        width=() if share is None else tuple(100 * max(0.0, r) / largest for r in _ratios(share)),
+        ends=ends,
+        width=width,
         message=found.message,
         remedy=found.remedy,
         help=fate(found.lever, tuning) if found.lever else "By hand.",
-        lines=tuple(
-            Line(place=_path(place, workload), source=place.source) for place in found.places
-        ),
+        lines=[
+            SimpleNamespace(place=_path(place, workload), source=place.source)
+            for place in found.places
+        ],
         more=pages.command(found.name),
     )
-
-
-def _ratios(share: Interval) -> Sequence[float]:
-    return (share.low_ratio, share.mid_ratio, share.high_ratio)
-
-
-def _ends(share: Interval) -> str:
-    return f"{percent(share.low_ratio)} to {percent(share.high_ratio)}"
 
 
 def _path(place: Place, workload: Workload) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SIDE = 1000.0
 _LEAST_GAP = 0.14
+_ROOM = 0.08
 _ROUND_RATIOS = (
     0.01, 0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1, 1.2,
     1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0,
@@ -64,11 +65,11 @@ class Scale:
         return [step * index for index in range(first, last + 1)]
 
 
-def span(values: Iterable[float], *, share: float = 0.08) -> Scale:
+def span(values: Iterable[float]) -> Scale:
     """Return a scale that covers all finite values, with some room at both ends."""
     known = [value for value in values if isfinite(value)] or [0.0]
     low, high = min(known), max(known)
-    room = share * (high - low) or abs(high) * share or 1.0
+    room = _ROOM * (high - low) or _ROOM * abs(high) or 1.0
     return Scale(low=low - room, high=high + room)
 
 
@@ -88,12 +89,7 @@ def ratio_ticks(scale: Scale) -> list[Tick]:
 
 
 def ratio_span(logs: Sequence[float], *, always: Iterable[float] = ()) -> Scale:
-    """Return a scale that covers the bulk of some logs; outliers are clamped to its ends.
-
-    Args:
-        logs: the values; at least the middle 96% are covered.
-        always: values that are covered in any case.
-    """
+    """Return a scale that covers the middle 96% of some logs, and all that it `always` covers."""
     ordered = sorted(logs)
     cut = len(ordered) // 50
     bulk = ordered[cut : len(ordered) - cut]

@@ -6,7 +6,6 @@ lines are given to the user.
 
 from __future__ import annotations
 
-from itertools import chain, count
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -16,13 +15,12 @@ from hasten.records import Traits
 from hasten.report.edits.arguments import code
 from hasten.report.edits.flow import Flow
 from hasten.report.edits.job import change
-from hasten.report.edits.kinds.loops import backwards
 from hasten.report.edits.kinds.trained import calls_of, models
 from hasten.report.edits.statements import parsed
 from hasten.report.edits.survey import Site, dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from hasten.report.edits.job import Job
     from hasten.report.edits.survey import Survey
@@ -44,7 +42,7 @@ def autocast(job: Job) -> None:
         job.keep_running("the plan computes on another device than the edited script would")
         return
     if job.setting == "float16":
-        where = survey.places(backwards(survey))
+        where = survey.places(survey.methods("backward"))
         job.paste("gradients have to be unscaled before whatever reads them", at=where)
         return
     if own := survey.called(*_OWN):
@@ -54,7 +52,7 @@ def autocast(job: Job) -> None:
             f"dtype=torch.{job.setting}, around the model's call alone"
         )
         return
-    training = {id(site.scope) for site in backwards(survey)}
+    training = {id(site.scope) for site in survey.methods("backward")}
     calls = [
         site
         for model in models(survey, flow)
@@ -77,22 +75,19 @@ def autocast(job: Job) -> None:
 
 def _write(job: Job, survey: Survey, sites: list[Site]) -> None:
     device = job.traits.model.device or "cpu"
-    statements = {id(site.node): survey.statement(site.node) for site in sites}
+    calls = {id(survey.statement(site.node)): site for site in sites}
 
-    def wrapped(site: Site) -> Callable[[object], object]:
-        torch = survey.local_name(site.source, "torch") or "torch"
-        asked = f"enabled={torch}.is_grad_enabled(), " if _is_shared(survey, site) else ""
+    def wrapped(statement: Site) -> Callable[[object], object]:
+        call = calls[id(statement.node)]
+        torch = survey.local_name(call.source, "torch") or "torch"
+        asked = f"enabled={torch}.is_grad_enabled(), " if _is_shared(survey, call) else ""
         head = (
             f'with {torch}.autocast("{device}", dtype={torch}.{job.setting}, {asked}'
             "cache_enabled=False):"
         )
-        call = next(s for s in sites if statements[id(s.node)] is site.node)
         return lambda node: _under(node, call, head, _free_name(survey, call))
 
-    unique = {id(n): n for n in statements.values()}
-    scopes = {id(statements[id(site.node)]): site.scope for site in sites}
-    places = [Site(scope=scopes[key], node=node) for key, node in unique.items()]
-    change(places, wrapped)
+    change([Site(scope=s.scope, node=survey.statement(s.node)) for s in sites], wrapped)
 
 
 def _under(
@@ -119,38 +114,36 @@ def _free_name(survey: Survey, site: Site) -> str:
     small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     if isinstance(small, cst.Assign) and small.value is site.node:
         return code(small.targets[0].target)
-    names = chain(("outputs", "answer"), (f"outputs_{number}" for number in count(2)))
+    names = ("outputs", *(f"outputs_{number}" for number in range(2, len(taken) + 3)))
     return next(name for name in names if name not in taken)
 
 
 def _without_gradients(survey: Survey, site: Site) -> bool:
     """Return whether a call is under `torch.no_grad()` or similar."""
-    return any(
-        survey.full_name(f, site.scope) in _NO_GRAD for f, _ in _around(survey, site)
-    ) or any(code(arg.value) == "False" for arg in _switches(survey, site))
+    around = _around(survey, site)
+    return any(full in _NO_GRAD or (full, given) == (_SWITCH, "False") for full, given in around)
 
 
 def _is_shared(survey: Survey, site: Site) -> bool:
     """Return whether an evaluation goes through the same lines: the lever leaves that alone."""
     callers = [call for call in survey.calls if survey.function(call) is site.scope]
-    return bool(_switches(survey, site)) or any(_without_gradients(survey, c) for c in callers)
+    is_switched = any(full == _SWITCH for full, _ in _around(survey, site))
+    return is_switched or any(_without_gradients(survey, caller) for caller in callers)
 
 
-def _switches(survey: Survey, site: Site) -> list[cst.Arg]:
-    """Return what `torch.set_grad_enabled` is given around a call."""
-    around = _around(survey, site)
-    return [args[0] for f, args in around if args and survey.full_name(f, site.scope) == _SWITCH]
-
-
-def _around(survey: Survey, site: Site) -> list[tuple[cst.CSTNode, Sequence[cst.Arg]]]:
-    """Return the contexts and decorators around a node, with what they are called with."""
+def _around(survey: Survey, site: Site) -> list[tuple[str, str]]:
+    """Return the contexts and decorators around a node, with the first argument of each."""
     items: list[cst.CSTNode] = []
     for parent in survey.parents(site.node):
         if isinstance(parent, cst.With):
             items += [item.item for item in parent.items]
         elif isinstance(parent, cst.FunctionDef):
             items += [decorator.decorator for decorator in parent.decorators]
-    return [(i.func, i.args) if isinstance(i, cst.Call) else (i, ()) for i in items]
+    called = [(i.func, i.args[:1]) if isinstance(i, cst.Call) else (i, ()) for i in items]
+    return [
+        (survey.full_name(func, site.scope), "".join(code(arg.value) for arg in args))
+        for func, args in called
+    ]
 
 
 def _comes_first(survey: Survey, site: Site) -> bool:
@@ -205,13 +198,6 @@ def _is_loss(survey: Survey, flow: Flow, site: Site) -> bool:
     func = site.call.func
     if survey.full_name(func, site.scope).startswith("torch.nn.functional."):
         return True
-    key = flow.key(func, site.scope)
-    losses = [
-        s
-        for s in survey.calls
-        if (full := survey.full_name(s.call.func, s.scope)).startswith("torch.nn.")
-        and full.endswith("Loss")
-    ]
-    return key is not None and any(
-        flow.head(flow.result_key(loss)) == flow.head(key) for loss in losses
-    )
+    made = [(s, survey.full_name(s.call.func, s.scope)) for s in survey.calls]
+    losses = [s for s, full in made if full.startswith("torch.nn.") and full.endswith("Loss")]
+    return any(flow.same(func, site.scope, flow.result(loss)) for loss in losses)

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from hasten.report.edits.arguments import (
-    argument,
     code,
-    spread_literal,
+    home,
+    put,
     spread_names,
-    with_argument,
-    with_entry,
 )
 from hasten.report.edits.flow import Flow
 from hasten.report.edits.job import change, reaches
-from hasten.report.edits.survey import Site, dotted, mentions
+from hasten.report.edits.survey import Site, dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hasten.report.edits.flow import Key
     from hasten.report.edits.job import Job
     from hasten.report.edits.survey import Survey
 
 _CONTEXT = "multiprocessing_context"
-_INDEX = 5
+_WORKERS, _INDEX = "num_workers", 5
 # From this Python on, Linux does not fork: each worker runs the file of the script once more.
 _NO_FORK_PYTHON = (3, 14)
 _NEEDS_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", _CONTEXT)
-_COUNTING = frozenset({"range", "trange", "count"})
 
 
 def loader_workers(job: Job) -> None:
@@ -42,7 +37,7 @@ def loader_workers(job: Job) -> None:
     if why := _why_other_draws(job) or _why_drawn_early(job):
         job.keep_running(why)
         return
-    if _write(job, {"num_workers": str(job.setting)}):
+    if _write(job):
         job.note(
             "the workers start anew with each pass; persistent_workers=True would spare that, and "
             "shuffle otherwise from the second pass on. No sample that was watched drew a random "
@@ -52,7 +47,7 @@ def loader_workers(job: Job) -> None:
 
 def redrawing_workers(job: Job) -> None:
     """Let so many workers fetch and draw for themselves."""
-    if _write(job, {"num_workers": str(job.setting)}):
+    if _write(job):
         job.note(
             "random draws differ from those of `hasten run`, but not in distribution; the workers "
             "start anew with each pass, which persistent_workers=True would spare where no pass "
@@ -65,7 +60,7 @@ def _why_drawn_early(job: Job) -> str:
     survey = job.survey()
     flow = Flow(survey)
     made = survey.called("torch.utils.data.", last=frozenset({"DataLoader"}))
-    heads = {flow.head(flow.result_key(site)) for site in made}
+    heads = {flow.result(site) for site in made}
 
     def count(site: Site) -> int:
         keys = [flow.key(arg.value, site.scope) for arg in site.call.args]
@@ -96,7 +91,7 @@ def _why_other_draws(job: Job) -> str:
     return ""
 
 
-def _write(job: Job, settings: dict[str, str]) -> bool:
+def _write(job: Job) -> bool:
     survey = job.survey()
     sites = survey.called("torch.utils.data.", last=frozenset({"DataLoader"}))
     if not sites:
@@ -109,104 +104,74 @@ def _write(job: Job, settings: dict[str, str]) -> bool:
             at=survey.places(sites),
         )
         return False
-    homes = [_home(survey, site, settings) for site in feeding]
-    known = {id(home.node): home for home in homes if home is not None}
-    if unclear := [site for site, home in zip(feeding, homes, strict=True) if home is None]:
+    homes = [(site, home(survey, site, _WORKERS, index=_INDEX)) for site in sites]
+    known = {id(at.node): at for site, at in homes if at is not None and site in feeding}
+    if unclear := [site for site, at in homes if at is None and site in feeding]:
         job.paste("its arguments come from elsewhere", at=survey.places(unclear))
-    if settings["num_workers"] == "0" and (bound := [s for s in known.values() if _is_bound(s)]):
+    if not job.setting and (bound := [s for s in known.values() if _is_bound(s)]):
         job.keep_running(f"the loader at {survey.places(bound)} asks for what needs workers")
         return False
-    others = [s for s in sites if s not in feeding and not _written(survey, s, known)]
-    if others:
+    is_written = {id(site.node) for site, at in homes if at is not None and id(at.node) in known}
+    if others := [s for s in sites if s not in feeding and id(s.node) not in is_written]:
         job.note(
             f"the loader at {survey.places(others)} does not feed the training loop and stays as "
             "it is; `hasten run` gives it workers, too"
         )
-    whole = settings | _start(job, survey, list(known.values()))
-    change(list(known.values()), lambda site: lambda node: _with(node, whole))
+    context = _context(job, survey, list(known.values()))
+
+    def written(node: object) -> object:
+        node = put(node, _WORKERS, str(job.setting), index=_INDEX)
+        return put(node, _CONTEXT, context) if context else node
+
+    change(list(known.values()), lambda site: written)
     return bool(known)
 
 
-def _start(job: Job, survey: Survey, homes: list[Site]) -> dict[str, str]:
+def _context(job: Job, survey: Survey, homes: list[Site]) -> str:
     """Return how workers start that the script never had: by fork, as under the lever."""
-    if not job.setting or job.traits.worker_count:
-        return {}
     chosen = survey.called(
         "multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"
     )
-    if chosen or any(_CONTEXT in code(home.node) for home in homes):
-        return {}
-    sure = not any(isinstance(home.node, cst.Call) and spread_names(home.call) for home in homes)
-    if sure and reaches(job.python, _NO_FORK_PYTHON):
-        return {_CONTEXT: '"fork"'}
-    if not _is_guarded(survey):
+    is_chosen = chosen or any(_CONTEXT in code(place.node) for place in homes)
+    had_workers = not job.setting or job.traits.worker_count
+    if is_chosen or had_workers or not reaches(job.python, _NO_FORK_PYTHON):
+        return ""
+    if any(isinstance(place.node, cst.Call) and spread_names(place.call) for place in homes):
         job.note(
             "from Python 3.14 on, workers run the script anew: what it does then belongs below "
             f'`if __name__ == "__main__":`, or the loader takes {_CONTEXT}="fork"'
         )
-    return {}
-
-
-def _is_guarded(survey: Survey) -> bool:
-    """Return whether a part of the script runs only where it is the one that is started."""
-    body = survey.project.entry.tree.body
-    return any(isinstance(node, cst.If) and mentions(node.test, "__name__") for node in body)
-
-
-def _written(survey: Survey, site: Site, known: Mapping[int, Site]) -> bool:
-    """Return whether a loader takes its arguments from a dict that is edited for another."""
-    home = spread_literal(survey, site)
-    return home is not None and id(home.node) in known
+        return ""
+    return '"fork"'
 
 
 def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
-    """Return the loaders over which a loop with a backward pass goes.
+    """Return the loaders over which a loop with a backward pass goes, or whose items it takes.
 
-    An only one is taken where all such loops merely count, unless it is seen to be used elsewhere.
+    Where there is no such loop, as with a library that trains, an only one is taken, unless a loop
+    goes over it.
     """
     flow = Flow(survey)
     training = _training_loops(survey)
-    gone_over = [_iterable(loop) for loop in training if isinstance(loop.node, cst.For)]
-    keys = {key for site in gone_over for key in _iterated(flow, site)}
-    found = [site for site in sites if flow.head(flow.result_key(site)) in keys]
-    if found or len(sites) != 1:
-        return found
-    only = flow.head(flow.result_key(sites[0]))
-    counting = all(_counts(site.node) for site in gone_over)
-    return sites if counting and only not in _elsewhere(survey, flow, training) else []
-
-
-def _elsewhere(survey: Survey, flow: Flow, training: list[Site]) -> set[Key]:
-    """Return what is gone over outside of the training loops, or by an iterator not read there."""
     around = {id(loop.node) for loop in training}
-    read = {
-        key
+    taken = [
+        site
         for site in survey.calls
         if dotted(site.call.func) == "next"
         and any(id(parent) in around for parent in survey.parents(site.node))
-        for key in _iterated(flow, site)
-    }
-    uses = [_iterable(loop) for loop in survey.loops if id(loop.node) not in around]
-    uses += [
-        site
-        for site in survey.calls
-        if dotted(site.call.func) == "iter" and flow.head(flow.result_key(site)) not in read
     ]
-    return {key for site in uses for key in _iterated(flow, site)}
-
-
-def _counts(node: cst.CSTNode) -> bool:
-    """Return whether numbers are all that a loop goes over: `range(3)`, `tqdm(range(3))`."""
-    if not isinstance(node, cst.Call):
-        return False
-    name = dotted(node.func).rpartition(".")[2]
-    return name in _COUNTING or any(_counts(arg.value) for arg in node.args)
+    loops = training or survey.loops
+    gone_over = [_iterable(loop) for loop in loops if not isinstance(loop.node, cst.While)]
+    keys = {key for site in (*gone_over, *taken) for key in _iterated(flow, site)}
+    found = [site for site in sites if flow.result(site) in keys]
+    if training:
+        return found
+    return sites if len(sites) == 1 and not found else []
 
 
 def _training_loops(survey: Survey) -> list[Site]:
     """Return the loops around a backward pass, or around a call of a function that makes one."""
-    inside = [s for s in survey.calls if dotted(s.call.func).rpartition(".")[2] == "backward"]
-    inside += [s for s in survey.calls if _is_backward(s.call.func) and s not in inside]
+    inside = survey.methods("backward")
     reached = {id(site.node) for site in inside}
     grew = True
     while grew:
@@ -222,10 +187,6 @@ def _training_loops(survey: Survey) -> list[Site]:
         for parent in survey.parents(site.node)
         if isinstance(parent, cst.For | cst.While)
     ]
-
-
-def _is_backward(func: cst.CSTNode) -> bool:
-    return isinstance(func, cst.Attribute) and func.attr.value == "backward"
 
 
 def _iterable(loop: Site) -> Site:
@@ -248,31 +209,7 @@ def _iterated(flow: Flow, site: Site) -> list[Key]:
     return found
 
 
-def _home(survey: Survey, site: Site, settings: dict[str, str]) -> Site | None:
-    """Return the node that has or gets the arguments: the call, or the dict that it spreads."""
-    call = site.call
-    if any(arg.star == "*" for arg in call.args):
-        return None
-    given = [argument(call, name, index=_index(name)) for name in settings]
-    if all(found is not None for found in given) or not spread_names(call):
-        return site
-    return None if any(given) else spread_literal(survey, site)
-
-
-def _index(name: str) -> int | None:
-    return _INDEX if name == "num_workers" else None
-
-
 def _is_bound(site: Site) -> bool:
     """Return whether a loader asks for something that torch refuses without workers."""
     text = code(site.node)
     return any(name in text for name in _NEEDS_WORKERS)
-
-
-def _with(node: Any, settings: dict[str, str]) -> Any:
-    for name, value in settings.items():
-        if isinstance(node, cst.Dict):
-            node = with_entry(node, name, value)
-        else:
-            node = with_argument(node, name, value, index=_index(name))
-    return node

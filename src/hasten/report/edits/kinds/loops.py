@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from hasten.report.edits.flow import loop_around
 from hasten.report.edits.job import change
 from hasten.report.edits.statements import before, ensure_import
 from hasten.report.edits.survey import Site
@@ -14,15 +13,6 @@ from hasten.report.edits.survey import Site
 if TYPE_CHECKING:
     from hasten.report.edits.job import Job
     from hasten.report.edits.survey import Survey
-
-
-def backwards(survey: Survey) -> list[Site]:
-    """Return the calls of `backward`, of whatever."""
-    return [
-        site
-        for site in survey.calls
-        if isinstance(site.call.func, cst.Attribute) and site.call.func.attr.value == "backward"
-    ]
 
 
 def garbage_collector(job: Job) -> None:
@@ -49,15 +39,15 @@ def _training_loop(survey: Survey) -> Site | None:
 
     It is begun once only where the callers can be followed up to the file itself.
     """
-    sites, found = backwards(survey), None
+    sites, found = survey.methods("backward"), None
     while sites:
         scopes = {id(site.scope): site.scope for site in sites}
         loops = {
             id(loop): Site(scope=site.scope, node=loop)
             for site in sites
-            if (loop := loop_around(survey, site.node)) is not None
+            if (loop := _loop_around(survey, site.node)) is not None
         }
-        outside = [site for site in sites if loop_around(survey, site.node) is None]
+        outside = [site for site in sites if _loop_around(survey, site.node) is None]
         again = found is not None and len(sites) > 1 and bool(outside)
         if len(scopes) > 1 or len(loops) > 1 or again:
             return None
@@ -68,3 +58,14 @@ def _training_loop(survey: Survey) -> Site | None:
         # A loop around a call of this function is farther out than any in it.
         sites = [s for s in survey.calls if s.scope is not scope and survey.function(s) is scope]
     return None
+
+
+def _loop_around(survey: Survey, node: cst.CSTNode) -> cst.CSTNode | None:
+    """Return the outermost loop of the same function around a node."""
+    found = None
+    for parent in survey.parents(node):
+        if isinstance(parent, cst.FunctionDef | cst.ClassDef | cst.Lambda):
+            break
+        if isinstance(parent, cst.For | cst.While):
+            found = parent
+    return found

@@ -12,7 +12,6 @@ import libcst as cst
 from hasten.report.edits.arguments import argument, code, expression
 from hasten.report.edits.flow import Flow
 from hasten.report.edits.job import change
-from hasten.report.edits.kinds.loops import backwards
 from hasten.report.edits.kinds.optimizers import made
 from hasten.report.edits.kinds.trained import calls_of, means, models, nameless, places
 from hasten.report.edits.statements import before, ensure_import
@@ -68,8 +67,7 @@ def channels_last(job: Job) -> None:
             "other numbers: torch draws in the order of memory, where `hasten run` keeps the "
             "script's"
         )
-    named = [(site, site.call.func) for site in survey.calls]
-    if views := [s for s, f in named if isinstance(f, cst.Attribute) and f.attr.value == "view"]:
+    if views := survey.methods("view"):
         job.note(
             f"a `.view` of feature maps (is it at {survey.places(views)}?) becomes `.reshape`: "
             "torch has no such view in this layout"
@@ -77,7 +75,7 @@ def channels_last(job: Job) -> None:
     called = [site for model in found for site in calls_of(survey, flow, model)]
     calls = _in_training(survey, called)
     job.import_torch([*(site for model in found for site in model.optimizers), *calls])
-    _put_before_optimizers(job, lambda name: f"{name}.to(memory_format=torch.{layout})")
+    _put_before_optimizers(job, "to", f"memory_format=torch.{layout}")
     if _LAYOUTS.get(own.conv_input_dimension_count or 0) != layout or len(found) > 1:
         job.note(
             "the inputs of the model stay as they are, since their dimensions are not known; its "
@@ -104,7 +102,12 @@ def _convert_inputs(job: Job, layout: str) -> None:
     flow = Flow(survey)
     sites = [site for model in models(survey, flow) for site in calls_of(survey, flow, model)]
     training = _in_training(survey, sites)
-    able = [s for s in training if s.call.args and _is_convertible(s.call.args[0])]
+    inputs = [(site, site.call.args[0]) for site in training if site.call.args]
+    able = [
+        site
+        for site, arg in inputs
+        if not arg.star and arg.keyword is None and isinstance(arg.value, _PLAIN)
+    ]
 
     def converted(site: Site) -> Callable[[Any], Any]:
         own = _with_torch(survey, site.scope, f".to(memory_format=torch.{layout})")
@@ -127,13 +130,9 @@ def _in_training(survey: Survey, sites: list[Site]) -> list[Site]:
     """
     blocks = {
         id(next((n for n in survey.parents(site.node) if isinstance(n, _AROUND)), None))
-        for site in backwards(survey)
+        for site in survey.methods("backward")
     }
     return [s for s in sites if any(id(n) in blocks for n in survey.parents(s.node))]
-
-
-def _is_convertible(arg: cst.Arg) -> bool:
-    return not arg.star and arg.keyword is None and isinstance(arg.value, _PLAIN)
 
 
 def _converted(node: Any, wanted: str) -> Any:
@@ -146,14 +145,11 @@ def _converted(node: Any, wanted: str) -> Any:
 
 def _optimizer_loads(survey: Survey, flow: Flow) -> list[Site]:
     """Return where an optimizer loads a state."""
-    optimizers = {flow.head(flow.result_key(site)) for site in made(survey)}
+    optimizers = [flow.result(site) for site in made(survey)]
     return [
         site
-        for site in survey.calls
-        if isinstance(site.call.func, cst.Attribute)
-        and site.call.func.attr.value == "load_state_dict"
-        and (key := flow.key(site.call.func.value, site.scope)) is not None
-        and flow.head(key) in optimizers
+        for site in survey.methods("load_state_dict")
+        if any(flow.same(site.receiver, site.scope, optimizer) for optimizer in optimizers)
     ]
 
 
@@ -172,23 +168,25 @@ def torch_compile(job: Job) -> None:
     mode = "" if job.setting == "default" else f'mode="{job.setting}"'
     ensure_import(job.project.entry, "torch._inductor.config")
     job.set_up("torch._inductor.config.fallback_random = True")
-    _put_before_optimizers(job, lambda name: f"{name}.compile({mode})")
+    _put_before_optimizers(job, "compile", mode)
     job.note(
         "this compiles evaluation and odd batches, too, and with graph breaks where it must; "
         "`hasten run` leaves all that to plain torch"
     )
 
 
-def _put_before_optimizers(job: Job, line: Callable[[str], str]) -> None:
-    """Put one line for each model before the statement in which its optimizer is made."""
+def _put_before_optimizers(job: Job, method: str, arguments: str) -> None:
+    """Put a call of a method of each model before the statements that make its optimizers."""
     survey = job.survey()
     flow = Flow(survey)
     wanted: dict[int, tuple[Site, list[str]]] = {}
     for model in models(survey, flow):
-        text = line(model.name)
-        for place in places(survey, model, _alike(survey, flow, model, text)):
+        own = [s for s in survey.methods(method) if means(flow, s.receiver, s, model)]
+        if method == "to":
+            own = [site for site in own if argument(site.call, "memory_format") is not None]
+        for place in places(survey, model, own):
             texts = wanted.setdefault(id(place.node), (place, []))[1]
-            texts.append(_with_torch(survey, place.scope, text))
+            texts.append(_with_torch(survey, place.scope, f"{model.name}.{method}({arguments})"))
     lines = {key: "".join(f"{text}\n" for text in texts) for key, (_, texts) in wanted.items()}
     statements = [place for place, _ in wanted.values()]
     change(statements, lambda site: lambda node: before(node, lines[id(site.node)]))  # type: ignore[arg-type]
@@ -198,19 +196,3 @@ def _with_torch(survey: Survey, scope: SourceScope, text: str) -> str:
     """Return a line with torch called as this file calls it."""
     own = survey.local_name(scope.source, "torch") or "torch"
     return text if own == "torch" else text.replace("torch.", f"{own}.")
-
-
-def _alike(survey: Survey, flow: Flow, model: Model, text: str) -> list[Site]:
-    """Return the calls of a model that do what a line of code does."""
-    wanted = expression(text)
-    assert isinstance(wanted, cst.Call)  # noqa: S101
-    assert isinstance(wanted.func, cst.Attribute)  # noqa: S101
-    method = wanted.func.attr.value
-    return [
-        site
-        for site in survey.calls
-        if isinstance(site.call.func, cst.Attribute)
-        and site.call.func.attr.value == method
-        and means(flow, site.call.func.value, site, model)
-        and (method == "compile" or argument(site.call, "memory_format") is not None)
-    ]

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import libcst as cst
-
-from hasten.report.edits.arguments import (
-    argument,
-    code,
-    entry,
-    spread_literal,
-    spread_names,
-    with_argument,
-    with_entry,
-    without_argument,
-)
+from hasten.report.edits.arguments import code, home, put, value
 from hasten.report.edits.job import change
 
 if TYPE_CHECKING:
+    import libcst as cst
+
     from hasten.report.edits.job import Job
     from hasten.report.edits.survey import Site, Survey
 
@@ -87,22 +78,19 @@ def _class_name(survey: Survey, site: Site) -> str:
 
 def _has_momentum(survey: Survey, site: Site) -> bool:
     """Return whether an optimizer is an SGD with momentum, as far as the text tells."""
-    told = argument(site.call, "momentum", index=2)
-    given = told.value if told is not None else None
-    spread = spread_literal(survey, site)
-    if spread is not None and isinstance(spread.node, cst.Dict):
-        given = given or entry(spread.node, "momentum")
+    place = home(survey, site, "momentum", index=2)
+    given = None if place is None else value(place.node, "momentum", index=2)
     moves = given is not None and code(given) not in _NO_MOMENTUM
     return moves and _class_name(survey, site) == "SGD"
 
 
 def _choose(job: Job, survey: Survey, sites: list[Site], name: str, *, rival: str) -> None:
-    written = [(site, _home(survey, site, name)) for site in sites]
-    if unclear := [site for site, home in written if home is None]:
+    written = [(site, home(survey, site, name)) for site in sites]
+    if unclear := [site for site, place in written if place is None]:
         job.paste("its arguments come from elsewhere", at=survey.places(unclear))
-    homes = {id(home.node): home for _, home in written if home is not None}
-    change(list(homes.values()), lambda site: lambda node: _chosen(node, name, rival))
-    if homes:
+    places = {id(place.node): place for _, place in written if place is not None}
+    change(list(places.values()), lambda site: lambda node: _chosen(node, name, rival))
+    if places:
         job.note(
             "the first update of each weight is rounded otherwise than under `hasten run`, "
             "which leaves it to the script's own form"
@@ -110,24 +98,13 @@ def _choose(job: Job, survey: Survey, sites: list[Site], name: str, *, rival: st
 
 
 def _given(call: cst.Call, name: str) -> str:
-    found = argument(call, name)
-    return "False" if found is None else code(found.value)
-
-
-def _home(survey: Survey, site: Site, name: str) -> Site | None:
-    """Return the node that has or gets the argument: the call, or the dict that it spreads."""
-    if argument(site.call, name) is not None or not spread_names(site.call):
-        return site
-    return spread_literal(survey, site)
+    found = value(call, name)
+    return "False" if found is None else code(found)
 
 
 def _chosen(node: Any, name: str, rival: str) -> Any:
     """Return a call or a dict with one form asked for, and the other no longer."""
-    if isinstance(node, cst.Dict):
-        told = entry(node, rival)
-        node = node if told is None or code(told) in _OFF else with_entry(node, rival, "None")
-        return with_entry(node, name, "True")
-    other = argument(node, rival)
-    if other is not None and code(other.value) not in _OFF:
-        node = without_argument(node, other)
-    return with_argument(node, name, "True")
+    told = value(node, rival)
+    if told is not None and code(told) not in _OFF:
+        node = put(node, rival, "None")
+    return put(node, name, "True")

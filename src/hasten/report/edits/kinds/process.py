@@ -8,15 +8,14 @@ import libcst as cst
 
 from hasten.lever import provided
 from hasten.records import LoaderTraits, Traits
-from hasten.report.edits.arguments import argument, code, entry, expression
+from hasten.report.edits.arguments import code, expression
 from hasten.report.edits.job import change, reaches
 from hasten.report.edits.statements import ensure_import
-from hasten.report.edits.survey import Site, names_in
 
 if TYPE_CHECKING:
     from hasten.records import Plan
     from hasten.report.edits.job import Job
-    from hasten.report.edits.survey import Survey
+    from hasten.report.edits.survey import Site, Survey
 
 _START = "worker_init_fn"
 # A glibc before 2.34 takes 32 MiB at most.
@@ -37,13 +36,14 @@ def intra_op_threads(job: Job) -> None:
             f"{' and '.join(beside)}, which are not all written"
         )
         return
-    sites = _calls(job)
-    if sites is None:
-        return
     survey = job.survey()
-    at_start = any(_always_runs(job, survey, site) for site in sites)
-    _give(sites, job.setting)
-    if not at_start:
+    sites = [site for site in survey.called("torch.set_num_threads") if len(site.call.args) == 1]
+    inner = [site for site in sites if not _always_runs(job, survey, site)]
+    if inner and any(_START in source.before for source in survey.files):
+        job.paste(f"a call may be there for the workers of a `{_START}`", at=survey.places(inner))
+        return
+    change(sites, lambda site: lambda node: _with_only(node, str(job.setting)))
+    if len(inner) == len(sites):
         job.set_up(f"{job.torch_name()}.set_num_threads({job.setting})")
 
 
@@ -52,59 +52,11 @@ def _adds_workers(plan: Plan, name: str) -> bool:
     return provided(plan.only(frozenset({name})), _UNCOUNTED).worker_count >= 0
 
 
-def _calls(job: Job) -> list[Site] | None:
-    """Return the script's own calls that set its threads, without those of loader workers.
-
-    Returns:
-        None where one of them takes its number from elsewhere; the user gets the lines then.
-    """
-    survey = job.survey()
-    called = [site for site in survey.called("torch.set_num_threads") if len(site.call.args) == 1]
-    starts = _worker_starts(survey)
-    own = [site for site in called if not _runs_in_workers(survey, site, starts)]
-    if odd := [site for site in own if site.call.args[0].star]:
-        job.paste("the number comes from elsewhere", at=survey.places(odd))
-        return None
-    return own
-
-
-def _worker_starts(survey: Survey) -> list[Site]:
-    """Return what is given as the `worker_init_fn` of a loader, directly or in a dict."""
-    given = [(site, argument(site.call, _START)) for site in survey.calls]
-    found = [Site(scope=site.scope, node=arg.value) for site, arg in given if arg is not None]
-    for site in survey.assignments:
-        assert isinstance(site.node, cst.Assign | cst.AnnAssign)  # noqa: S101
-        value = site.node.value
-        targets = site.node.targets if isinstance(site.node, cst.Assign) else (site.node.target,)
-        if isinstance(value, cst.Dict):
-            value = entry(value, _START)
-        elif not any(_START in code(target) for target in targets):
-            continue
-        if value is not None:
-            found.append(Site(scope=site.scope, node=value))
-    return found
-
-
-def _runs_in_workers(survey: Survey, site: Site, starts: list[Site]) -> bool:
-    """Return whether a node stands in a function, or in a lambda, that starts loader workers."""
-    around = {id(parent) for parent in survey.parents(site.node)}
-    functions = [
-        survey.named(node, start.scope) for start in starts for node in names_in(start.node)
-    ]
-    return any(id(start.node) in around for start in starts) or any(
-        function is not None and id(function.node) in around for function in functions
-    )
-
-
 def _always_runs(job: Job, survey: Survey, site: Site) -> bool:
     """Return whether a call is a statement of its own at the top level of the script."""
     around = [type(parent) for parent in survey.parents(site.node)]
     in_script = site.source is job.project.entry
     return in_script and around == [cst.Expr, cst.SimpleStatementLine, cst.Module]
-
-
-def _give(sites: list[Site], number: object) -> None:
-    change(sites, lambda site: lambda node: _with_only(node, str(number)))
 
 
 def _with_only(node: Any, value: str) -> Any:
@@ -125,18 +77,16 @@ def fp32_precision(job: Job) -> None:
     if any(f'"{word}"' not in first for word in words):
         job.keep_running(f"the script sets a precision itself at {survey.places(own)}")
         return
-    known = reaches(job.traits.torch, _ONEDNN_TORCH)
-    lines = [first, *newer] if known else [first]
+    lines = [first, *newer] if reaches(job.traits.torch, _ONEDNN_TORCH) else [first]
     torch = job.torch_name()
     job.set_up(*(line.replace("torch.", f"{torch}.", 1) for line in lines))
 
 
 def malloc_retention(job: Job) -> None:
     """Raise both thresholds of glibc before torch allocates much."""
-    source = job.project.entry
     job.set_up(
         f"ctypes.CDLL(None).mallopt(-3, {_MMAP}) or ctypes.CDLL(None).mallopt(-3, {_LEAST_MMAP})"
         "  # M_MMAP_THRESHOLD: freed memory stays here",
         f"ctypes.CDLL(None).mallopt(-1, {_TRIM})  # M_TRIM_THRESHOLD",
     )
-    ensure_import(source, "ctypes")
+    ensure_import(job.project.entry, "ctypes")

@@ -184,11 +184,8 @@ def _names(name: str) -> frozenset[str]:
 
 def _is_plain_object(survey: Survey, flow: Flow, key: Key) -> bool:
     """Return whether a name stands for an object of a class that extends none of a library."""
-    objects = ((survey.function(site), flow.result_key(site)) for site in survey.calls)
-    return any(
-        made is not None and flow.head(result) == flow.head(key) and _extends_nothing(survey, made)
-        for made, result in objects
-    )
+    made = [survey.function(site) for site in survey.calls if flow.result(site) == flow.head(key)]
+    return any(one is not None and _extends_nothing(survey, one) for one in made)
 
 
 def _extends_nothing(survey: Survey, made: SourceScope) -> bool:
@@ -203,18 +200,13 @@ def _extends_nothing(survey: Survey, made: SourceScope) -> bool:
 
 
 def places(survey: Survey, model: Model, own: Sequence[Site]) -> list[Site]:
-    """Return the statements before which a line about a model belongs, so that each branch has it.
+    """Return the statements before which a line about a model belongs: each makes an optimizer.
 
-    There is one for each optimizer, but for those that come after another of the same block; and
-    one before the `if` whose branches make one each, where the model is sure to be known there.
     A place that has one of the script's own calls of the kind needs none.
     """
-    kept: list[Site] = []
-    for site in model.optimizers:
-        if not any(_covers(survey, model, other, site) for other in kept):
-            kept.append(site)
-    found = {id(node): Site(scope=s.scope, node=node) for s, node in _lifted(survey, model, kept)}
-    return [place for place in found.values() if not _is_there(survey, own, place)]
+    found = [Site(scope=s.scope, node=_statement(survey, s)) for s in model.optimizers]
+    unique = {id(place.node): place for place in found}
+    return [place for place in unique.values() if not _is_there(survey, own, place)]
 
 
 def _is_there(survey: Survey, own: Sequence[Site], place: Site) -> bool:
@@ -237,82 +229,11 @@ def _branches(survey: Survey, node: cst.CSTNode) -> list[cst.CSTNode]:
 def _statement(survey: Survey, site: Site) -> cst.CSTNode:
     """Return the statement of an optimizer before which there can be another."""
     node = survey.statement(site.node)
-    return next(n for n in (node, *survey.parents(node)) if _has_room(survey, n))
-
-
-def _has_room(survey: Survey, node: cst.CSTNode) -> bool:
-    return isinstance(next(survey.parents(node), None), _BLOCKS)
-
-
-def _covers(survey: Survey, model: Model, earlier: Site, later: Site) -> bool:
-    """Return whether a line before one optimizer is also one before a later one."""
-    first = _statement(survey, earlier)
-    block = next(survey.parents(first))
-    second = next((n for n in _upwards(survey, later) if next(survey.parents(n)) is block), None)
-    if second is None or earlier.scope is not later.scope:
-        return False
-    between = _body(block)
-    between = between[_index(between, first) : _index(between, second) + 1]
-    return not any(binds(statement, _names(model.name)) for statement in between)
-
-
-def _upwards(survey: Survey, site: Site) -> list[cst.CSTNode]:
-    """Return the statement of an optimizer, and what it lies in but for the file."""
-    node = _statement(survey, site)
-    return [n for n in (node, *survey.parents(node)) if not isinstance(n, cst.Module)]
-
-
-def _body(block: cst.CSTNode) -> Sequence[cst.CSTNode]:
-    assert isinstance(block, cst.Module | cst.IndentedBlock)  # noqa: S101
-    return block.body
-
-
-def _index(body: Sequence[cst.CSTNode], node: cst.CSTNode) -> int:
-    return next(index for index, statement in enumerate(body) if statement is node)
-
-
-def _lifted(survey: Survey, model: Model, sites: Sequence[Site]) -> list[tuple[Site, cst.CSTNode]]:
-    """Return each optimizer with its statement, or the outermost `if` that is another's as well."""
-    ladders = [(site, _ladder(survey, model, site)) for site in sites]
-    found = []
-    for site, ladder in ladders:
-        others = [rungs for other, rungs in ladders if other is not site]
-        shared = [node for node in ladder if any(node in rungs for rungs in others)]
-        found.append((site, shared[-1] if shared else _statement(survey, site)))
-    return found
-
-
-def _ladder(survey: Survey, model: Model, site: Site) -> list[cst.CSTNode]:
-    """Return the `if` statements around an optimizer before which its model is known already."""
-    found: list[cst.CSTNode] = []
-    for node in _upwards(survey, site)[1:]:
-        if not isinstance(node, cst.If | cst.Else | cst.IndentedBlock):
-            break
-        if isinstance(node, cst.If) and _has_room(survey, node):
-            if binds(node, _names(model.name)) or _asks_about(node, model.name):
-                break
-            if _is_known(survey, model.name, Site(scope=site.scope, node=node)):
-                found.append(node)
-    return found
+    around = pairwise((node, *survey.parents(node)))
+    return next(inner for inner, outer in around if isinstance(outer, _BLOCKS))
 
 
 def _asks_about(node: cst.If, name: str) -> bool:
     """Return whether a test of an `if` looks at a name: in a branch it may be no model."""
     further = node.orelse
     return mentions(node.test, name) or (isinstance(further, cst.If) and _asks_about(further, name))
-
-
-def _is_known(survey: Survey, name: str, place: Site) -> bool:
-    """Return whether a plain name is a parameter, or bound in a block around a place before it."""
-    scope = place.scope
-    if "." in name or scope.binding(name) is not scope:
-        return False
-    names = frozenset({name})
-    for inner, outer in pairwise([place.node, *survey.parents(place.node)]):
-        if isinstance(outer, cst.FunctionDef):
-            break
-        if isinstance(outer, _BLOCKS):
-            above = _body(outer)[: _index(_body(outer), inner)]
-            if any(isinstance(s, cst.SimpleStatementLine) and binds(s, names) for s in above):
-                return True
-    return name in scope.parameters
