@@ -5,29 +5,24 @@ each value separately: what a pixel becomes depends only on its value and its ch
 chain is read by running the script's own value transforms once, on a *palette*: an image of one
 row that holds all 256 values in each channel. A batch then consists of entries of the palette,
 which are moved as bytes and looked up at the end. Whatever arithmetic the transforms do, their
-bits are kept: `x * (1 / 255)` for `x / 255`, say, would differ for 126 of 256 values. If a
-few operations on the whole batch are known to give the bits of the palette for every value,
-they take the place of the look-up.
-
-The fill value of a padding enters the palette at its place in the chain, as an entry
-that has this value at that point.
+bits are kept: `x * (1 / 255)` for `x / 255`, say, would differ for 126 of 256 values. What a
+padding is filled with is the entry that has this value at its place in the chain.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.sources import bulk_draws, crops, pixel_lut
-from hasten.loader.sources.pixel_lut import HOMES, VALUE_COUNT, Refused, TransformCompiler, compute
+from hasten.loader.sources.pixel_lut import HOMES, Refused, TransformCompiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.loader.sources.bulk_draws import Kinds
-    from hasten.loader.sources.pixel_lut import Arithmetic, PixelMove
+    from hasten.loader.sources.crops import PixelMove
 
 _METHODS = (
     "__call__", "forward", "transform", "check_inputs", "make_params", "get_params",
@@ -43,15 +38,12 @@ class Chain:
     Attributes:
         steps: what moves pixels.
         table: what each palette entry becomes; its axes are channel and entry.
-        arithmetic: operations that give the table's bits for the 256 values, faster than looking
-            them up; none where they would not.
         height: of the images that come out.
         width: likewise.
     """
 
     steps: tuple[PixelMove, ...]
     table: Any
-    arithmetic: Arithmetic
     height: int
     width: int
 
@@ -60,17 +52,6 @@ class Chain:
         """The draws of one sample from torch's global generator, in order."""
         return tuple(kind for step in self.steps for kind in step.draws)
 
-    def same(self, other: Chain) -> bool:
-        """Return whether two chains do the same."""
-        import torch
-
-        sizes = (self.steps, self.height, self.width, self.table.dtype, self.table.shape)
-        others = (other.steps, other.height, other.width, other.table.dtype, other.table.shape)
-        if sizes != others:
-            return False
-        left, right = self.table.view(torch.uint8), other.table.view(torch.uint8)
-        return bool(torch.equal(left, right))
-
     def move(self, images: Any) -> Any:
         """Draw, and move the pixels of a batch.
 
@@ -78,8 +59,6 @@ class Chain:
             images: a fresh array of uint8: batch, height, width, channel.
         """
         drawn = bulk_draws.draw(self.draws, len(images))
-        if self.table.shape[1] > VALUE_COUNT:  # some fill is no value of a pixel
-            images = images.astype("int16")
         return crops.apply(self.steps, images, drawn)
 
     def paint(self, images: Any, *, channels_last: bool) -> Any:
@@ -89,11 +68,7 @@ class Chain:
         numpy: Any = sys.modules["numpy"]
         axes = (0, 1, 2, 3) if channels_last else (0, 3, 1, 2)
         entries = torch.from_numpy(images).permute(axes).contiguous()
-        painted = _fresh(tuple(entries.shape), self.table.dtype)
-        planes = painted.permute(0, 3, 1, 2) if channels_last else painted
-        if self.arithmetic:
-            painted.copy_(entries)
-            return compute(planes, self.arithmetic)
+        painted = torch.empty(entries.shape, dtype=self.table.dtype)
         channel_count, entry_count = self.table.shape
         offsets = numpy.arange(channel_count, dtype="int32") * entry_count
         places = numpy.empty(entries.shape, "int32")
@@ -101,17 +76,7 @@ class Chain:
         numpy.add(entries.numpy(), offsets, out=places)
         found = torch.from_numpy(places.reshape(-1))
         torch.index_select(self.table.view(-1), 0, found, out=painted.view(-1))
-        return planes
-
-
-def _fresh(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return memory for a batch: shared in a worker, where torch collates into shared memory."""
-    import torch
-
-    like: Any = torch.empty(0, dtype=dtype)
-    if torch.utils.data.get_worker_info() is None:
-        return like.new_empty(shape)
-    return like.new(like._typed_storage()._new_shared(prod(shape))).resize_(shape)
+        return painted.permute(0, 3, 1, 2) if channels_last else painted
 
 
 def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
@@ -131,9 +96,8 @@ def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
             raise Refused(f"{name} does not take these images: {error}") from error
     if not isinstance(reading.palette, torch.Tensor):
         raise Refused("the transform makes no tensor of an image")
-    table = reading.levels.contiguous()
-    arithmetic = pixel_lut.proved(reading.arithmetic, table)
-    return Chain(tuple(reading.steps), table, arithmetic, reading.height, reading.width)
+    table = pixel_lut.plain(reading.palette).flatten(1).contiguous()
+    return Chain(tuple(reading.steps), table, reading.height, reading.width)
 
 
 def parts(transform: Any) -> tuple[Any, ...]:
@@ -235,9 +199,7 @@ def _untouched(transform: Any) -> bool:
 
 
 _READERS: dict[str, Callable[[TransformCompiler, Any, int], None]] = {
-    "CenterCrop": crops.center_crop,
     "ConvertImageDtype": pixel_lut.to_dtype,
-    "Identity": pixel_lut.leave,
     "Normalize": pixel_lut.normalize,
     "Pad": crops.pad,
     "PILToTensor": pixel_lut.change_values,
@@ -248,5 +210,5 @@ _READERS: dict[str, Callable[[TransformCompiler, Any, int], None]] = {
     "ToDtype": pixel_lut.to_dtype,
     "ToImage": pixel_lut.change_values,
     "ToPureTensor": pixel_lut.change_values,
-    "ToTensor": pixel_lut.to_tensor,
+    "ToTensor": pixel_lut.change_values,
 }
