@@ -88,7 +88,9 @@ def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
     import torch
 
     reading = pixel_lut.begin(height, width, channel_count)
-    for part in parts(transform):
+    for part in _nodes(transform):
+        if type(part).__name__ not in _READERS:  # a chain, whose members follow
+            continue
         generation, name = _kind(part)
         try:
             _READERS[name](reading, part, generation)
@@ -98,19 +100,6 @@ def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
         raise Refused("the transform makes no tensor of an image")
     table = pixel_lut.plain(reading.palette).flatten(1).contiguous()
     return Chain(tuple(reading.steps), table, reading.height, reading.width)
-
-
-def parts(transform: Any) -> tuple[Any, ...]:
-    """Return the transforms of a chain in order, with nested chains flattened.
-
-    Raises:
-        Refused: one of them is unknown or was changed.
-    """
-    inner = _members(transform)
-    if inner is None:
-        _kind(transform)
-        return (transform,)
-    return tuple(part for member in inner for part in parts(member))
 
 
 def _members(transform: Any) -> tuple[Any, ...] | None:
@@ -155,6 +144,11 @@ class Settings:
 
 
 def _nodes(transform: Any) -> list[Any]:
+    """Return the transforms of a chain in order, with nested chains before their members.
+
+    Raises:
+        Refused: one of them is unknown or was changed.
+    """
     inner = _members(transform)
     if inner is None:
         _kind(transform)
