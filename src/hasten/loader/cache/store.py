@@ -50,11 +50,13 @@ class Store:
     def __init__(self, budget_bytes: int, *, spill_dir: str | None = None) -> None:
         if budget_bytes < _LEAST_BYTES:
             raise ValueError(f"{budget_bytes} bytes are too few for a store")
-        fd, is_file = _open_nameless(spill_dir)
+        fd = _open_nameless(spill_dir)
         try:
             os.ftruncate(fd, budget_bytes)
             self._adopt(fd, budget_bytes)
-            if is_file:  # a full disk must show here, not as a signal at the first write
+            if (
+                spill_dir is not None
+            ):  # a full disk must show here, not as a signal at the first write
                 os.posix_fallocate(fd, 0, self._arena)
         except OSError:
             os.close(fd)
@@ -81,7 +83,7 @@ class Store:
         if fd >= 0:
             os.close(fd)
 
-    def get(self, key: bytes | int) -> memoryview | None:
+    def get(self, key: bytes) -> memoryview | None:
         """Return the bytes of `key`, None where there are none.
 
         The view is of the shared memory itself. It is writable only because torch warns about
@@ -93,11 +95,11 @@ class Store:
         _, offset, length = found
         return self._view[offset : offset + length]
 
-    def has(self, key: bytes | int) -> bool:
+    def has(self, key: bytes) -> bool:
         """Return whether there are bytes for `key`."""
         return self._find(*_halves(key)) is not None
 
-    def put(self, key: bytes | int, *buffers: Any, replace: bool = False) -> bool:
+    def put(self, key: bytes, *buffers: Any, replace: bool = False) -> bool:
         """Store the bytes of `buffers`, one after the other; return whether they are stored.
 
         It is refused if the budget is spent, the key is there already, or others keep writing.
@@ -110,7 +112,7 @@ class Store:
         """
         return self.put_all([(key, buffers, replace)]) == 1
 
-    def put_all(self, entries: Sequence[tuple[bytes | int, Sequence[Any], bool]]) -> int:
+    def put_all(self, entries: Sequence[tuple[bytes, Sequence[Any], bool]]) -> int:
         """Store several entries, each with the arguments of `put`; return how many are stored."""
         wanted = [_Entry(*entry) for entry in entries]
 
@@ -276,7 +278,7 @@ class Store:
 class _Entry:
     """Bytes that are to be stored, and where they will lie; 0 for nowhere."""
 
-    def __init__(self, key: bytes | int, buffers: Sequence[Any], replace: bool) -> None:
+    def __init__(self, key: bytes, buffers: Sequence[Any], replace: bool) -> None:
         views = [memoryview(part) for part in buffers]
         self.parts = [view.cast("B") for view in views if view.nbytes]
         self.length = sum(part.nbytes for part in self.parts)
@@ -285,16 +287,13 @@ class _Entry:
         self.offset = 0
 
 
-def _open_nameless(spill_dir: str | None) -> tuple[int, bool]:
-    """Return a file that no folder lists, and whether it lies in a file system."""
-    if spill_dir is None and hasattr(os, "memfd_create"):
-        try:
-            return os.memfd_create("samples", os.MFD_CLOEXEC), False
-        except OSError:  # forbidden by a sandbox
-            pass
+def _open_nameless(spill_dir: str | None) -> int:
+    """Return a file that no folder lists: in memory, or in a folder."""
+    if spill_dir is None:
+        return os.memfd_create("samples", os.MFD_CLOEXEC)
     fd, path = tempfile.mkstemp(dir=spill_dir)
     os.unlink(path)
-    return fd, True
+    return fd
 
 
 def _reopen(path: str, budget_bytes: int) -> Store:
@@ -303,9 +302,8 @@ def _reopen(path: str, budget_bytes: int) -> Store:
     return store
 
 
-def _halves(key: bytes | int) -> tuple[int, int]:
-    raw = b"i%d" % key if isinstance(key, int) else b"b" + key
-    digest = blake2b(raw, digest_size=16).digest()
+def _halves(key: bytes) -> tuple[int, int]:
+    digest = blake2b(key, digest_size=16).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
