@@ -35,7 +35,6 @@ class FileAccessRecord:
         stamps: of files opened for reading and folders listed, taken just before that.
         unsettled: one of them changed so recently that its stamp may not show the next change.
         why_not: what else the process did that no stamp can show; empty if nothing.
-        imports: a library was imported whose readers are known.
         outer: the record that encloses this one.
     """
 
@@ -43,7 +42,6 @@ class FileAccessRecord:
         self.stamps: dict[str, Stamp] = {}
         self.unsettled = False
         self.why_not = ""
-        self.imports = False
         self.outer = outer
 
     def saw(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -60,7 +58,6 @@ class FileAccessRecord:
             root = str(arguments[0]).partition(".")[0]
             if root in LIBRARIES:  # its readers are not watched before the next record
                 self.why_not = f"it imports {root}"
-                self.imports = True
         elif _leads_outside(event):
             self.why_not = f"it reaches outside ({event})"
 
@@ -89,8 +86,7 @@ def record() -> FileAccessRecord:
         sys.addaudithook(_hook)
     with _turn:
         opened = _recording = FileAccessRecord(_recording)
-        if opened.outer is None or opened.outer.imports:
-            _readers.begin()
+        _readers.begin()  # an item may have imported a library since
     return opened
 
 
@@ -107,7 +103,6 @@ def stop() -> None:
     if outer is not None:
         outer.unsettled |= ended.unsettled
         outer.why_not = outer.why_not or ended.why_not
-        outer.imports |= ended.imports
         for seen in ended.stamps.values():
             outer.stamps.setdefault(seen[0], seen)
 
