@@ -68,7 +68,7 @@ class Cache:
             pictures = None
         if pictures is None and why:
             stays = loader.num_workers and loader.persistent_workers
-            was_offered = not memo.made_of.why_not or memo in self._of_pictures
+            was_offered = not memo.made_of.code.why_not or memo in self._of_pictures
             if not (stays and was_offered):
                 return why
             # Without a source these workers would restart, and so would their random streams.
@@ -89,7 +89,7 @@ class Cache:
 
     def _pictures_of(self, dataset: Any, memo: Memo) -> Pictures | None:
         """Return what is kept of the samples of `memo` if they draw; None where it is nothing."""
-        if not memo.made_of.opens_pictures:
+        if not memo.made_of.code.opens_pictures:
             return None
         known = self._of_pictures.get(memo)
         if known is None:
@@ -177,7 +177,7 @@ class CachedSource:
             for index in indices:
                 samples.append(self._recipe.fetch(self._resolve(index)))
                 # What other processes tell is asked once a batch.
-                if self._pictures is not None and self._whole.mostly_draws:
+                if self._pictures is not None and self._whole.admission.mostly_draws:
                     self._turn()
         return self.collate_fn(samples)
 
@@ -280,7 +280,7 @@ class CachedSource:
         each = self._recipe.value_ratio
         if self._memo.off or not each:
             return 0.0
-        store, share = self._memo.store, self._memo.kept_share
+        store, share = self._memo.store, self._memo.admission.kept_share
         with contextlib.suppress(Exception):  # a dataset of the script's own
             share *= min(1.0, store.room_count / (each * len(self._dataset)))
         return share
@@ -303,7 +303,7 @@ def _draws(memo: Memo) -> bool:
     key = memo.salt + _DRAWS
     if memo.store.has(key):
         return True
-    return memo.mostly_draws and memo.store.put(key, b"1")
+    return memo.admission.mostly_draws and memo.store.put(key, b"1")
 
 
 def base_of(dataset: Any) -> Any:

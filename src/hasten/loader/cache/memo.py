@@ -54,6 +54,7 @@ class Memo:
         salt: as given.
         made_of: the roots.
         kept: the values.
+        admission: decides what may be kept.
         off: why nothing is kept any more; empty where something is.
     """
 
@@ -65,7 +66,7 @@ class Memo:
         self.salt = salt
         self.made_of = RootWatch(roots)
         self.kept = KeptValues(store, salt, owns=owns)
-        self._admission = Admission(self.made_of)
+        self.admission = Admission(self.made_of)
         self._defers = self._is_looked_at = False
         self._pending: list[NewValue] = []
         self._before: Any = None
@@ -78,17 +79,7 @@ class Memo:
     def why_not(self) -> str:
         """Why the code alone forbids keeping, or why this or another process gave up."""
         found = self.store.get(self.salt + _OFF)
-        return self.made_of.why_not or self.off or (bytes(found).decode() if found else "")
-
-    @property
-    def mostly_draws(self) -> bool:
-        """Whether most of the values made here drew random numbers."""
-        return self._admission.mostly_draws
-
-    @property
-    def kept_share(self) -> float:
-        """The share of the values made here that were kept; 1 before any was."""
-        return self._admission.kept_share
+        return self.made_of.code.why_not or self.off or (bytes(found).decode() if found else "")
 
     def begin_batch(self, count: int, *, lends: bool = False, defers: bool = False) -> None:
         """Note how the roots look before `count` values are fetched.
@@ -98,7 +89,7 @@ class Memo:
             lends: later ones like it are lent.
             defers: nobody writes into them before the batch ends.
         """
-        self._admission.batch_count, self._admission.lends = count, lends
+        self.admission.batch_count, self.admission.lends = count, lends
         self._defers, self._is_looked_at = defers, False
         self._pending = []  # an item of the last batch may have raised
         self._before = None
@@ -111,10 +102,10 @@ class Memo:
         pending, self._pending = self._pending, []
         if pending and self.made_of.changed():
             self.give_up("its samples change the dataset")
-        if pending and not self.off and self._admission.lets_through(self._before, len(pending)):
+        if pending and not self.off and self.admission.lets_through(self._before, len(pending)):
             self.kept.keep(pending, self._pack)
-            if self._admission.why_over:
-                self.give_up(self._admission.why_over)
+            if self.admission.why_over:
+                self.give_up(self.admission.why_over)
 
     def fetch(self, name: bytes, make: Callable[[], Any], path: str | None = None) -> Any:
         """Return the value of `name`, from the store or from `make()`.
@@ -181,7 +172,7 @@ class Memo:
     ) -> Any:
         if self._before is None:
             self._before = self.made_of.states()
-        value, stamps = self._admission.make(make, path)
+        value, stamps = self.admission.make(make, path)
         if stamps is not None:
             new = NewValue(name, value, stamps, replaces, None)
             if not self.made_of.has_roots and not self._defers:
@@ -191,12 +182,12 @@ class Memo:
             elif parts := self._pack(new):
                 # Some are the value's own memory, which a transform may write into.
                 self._pending.append(new._replace(parts=[b"".join(parts)]))
-        if self._admission.why_over:
-            self.give_up(self._admission.why_over)
+        if self.admission.why_over:
+            self.give_up(self.admission.why_over)
         return value
 
     def _pack(self, new: NewValue) -> list[Any] | None:
-        return self._admission.pack(new.value, new.stamps)
+        return self.admission.pack(new.value, new.stamps)
 
 
 def _arrived(store: Store, salt: bytes, roots: tuple[Any, ...], off: str) -> Memo:
@@ -215,6 +206,7 @@ class RootWatch:
 
     Attributes:
         has_roots: whether there are any.
+        code: what makes the values, as far as it is followed.
         look_ns: nanoseconds that the quickest look at them took.
     """
 
@@ -222,7 +214,7 @@ class RootWatch:
         self.has_roots = bool(roots)
         self.look_ns = 0
         self._roots = tuple(map(_held, roots))
-        self._code = PurityAnalysis(*roots)
+        self.code = PurityAnalysis(*roots)
         self._private: random_states.Private | None = None
         self._seen: dict[bool, Any] = {}
 
@@ -232,19 +224,9 @@ class RootWatch:
         return tuple(root() for root in self._roots)
 
     @property
-    def why_not(self) -> str:
-        """Why their code alone forbids keeping a value; empty if it does not."""
-        return self._code.why_not
-
-    @property
     def draws_privately(self) -> bool:
         """Whether they hold generators of their own, whose draws cannot be taken back."""
         return bool(random_states.Private(*self.roots).found)
-
-    @property
-    def opens_pictures(self) -> bool:
-        """Whether their code opens pictures with Pillow, as far as it is seen."""
-        return self._code.opens_pictures
 
     def changed(self, *, brief: bool = False) -> bool:
         """Return whether they look different from the first call, so that values may differ too.
@@ -265,7 +247,7 @@ class RootWatch:
     def _look(self, *, brief: bool) -> list[Any]:
         began_ns = time.perf_counter_ns()
         look = partial(fingerprint, brief=brief, deepest=DEEP)
-        found = [*map(look, self.roots), *(look(value, 1) for value in self._code.outside())]
+        found = [*map(look, self.roots), *(look(value, 1) for value in self.code.outside())]
         if not brief:
             took_ns = time.perf_counter_ns() - began_ns
             self.look_ns = min(took_ns, self.look_ns or took_ns)
