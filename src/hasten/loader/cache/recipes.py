@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -161,22 +162,17 @@ class Folder:
 
     def _kept(self, index: Any) -> tuple[Any, Any]:
         path, target = self._dataset.samples[index]
-        make = _Load(self._dataset.loader, path, self._leading)
+        make = partial(_loaded, self._dataset.loader, path, self._leading)
         name = self._name + os.fsencode(path)
         return self._memo.fetch(name, make, path if self._is_known else None), target
 
 
-class _Load:
-    """Loads one file and calls the leading transforms."""
-
-    def __init__(self, load: Any, path: Any, leading: list[Any]) -> None:
-        self._load, self._path, self._leading = load, path, leading
-
-    def __call__(self) -> Any:
-        sample = self._load(self._path)
-        for transform in self._leading:
-            sample = transform(sample)
-        return sample
+def _loaded(load: Any, path: Any, leading: list[Any]) -> Any:
+    """Load one file and call the leading transforms."""
+    sample = load(path)
+    for transform in leading:
+        sample = transform(sample)
+    return sample
 
 
 def _around(*, threads: bool = True, for_workers: bool = False) -> bytes:
@@ -223,7 +219,7 @@ def _loads_by_pillow(load: Any) -> bool:
 def _first_bytes(dataset: Any, leading: list[Any]) -> float:
     """Return the size of the first sample, packed; infinite where it cannot be made."""
     try:
-        sample = _Load(dataset.loader, dataset.samples[0][0], leading)()
+        sample = _loaded(dataset.loader, dataset.samples[0][0], leading)
         return float(sum(memoryview(part).nbytes for part in packing.pack(sample)))
     except Exception:  # the script will see the error itself
         return float("inf")

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from hasten.loader.sources.crops import PixelMove
+from typing import Any
 
 HOMES = {1: "torchvision.transforms", 2: "torchvision.transforms.v2"}
 VALUE_COUNT = 256
@@ -29,13 +26,13 @@ class TransformCompiler:
         palette: the image of all values, after the transforms so far.
         height: of the images, after the transforms so far.
         width: likewise.
-        steps: what moves pixels, so far.
+        steps: the moves of pixels, so far, of `crops`.
     """
 
     palette: Any
     height: int
     width: int
-    steps: list[PixelMove] = field(default_factory=list)
+    steps: list[Any] = field(default_factory=list)
 
 
 def begin(height: int, width: int, channel_count: int) -> TransformCompiler:

@@ -107,7 +107,7 @@ def _members(transform: Any) -> tuple[Any, ...] | None:
     import torch
 
     if type(transform) is torch.nn.Sequential:
-        if not _untouched(transform):
+        if not untouched(transform):
             raise Refused("methods or hooks of Sequential were changed")
         return tuple(transform)
     if type(transform).__name__ != "Compose":
@@ -163,19 +163,27 @@ def _copied(node: Any) -> dict[str, Any]:
 
 def _kind(transform: Any) -> tuple[int, str]:
     """Return generation and name of a transform that is torchvision's own, to the last method."""
-    name = type(transform).__name__
-    homes = {generation: sys.modules.get(module) for generation, module in HOMES.items()}
-    own = [which for which, home in homes.items() if getattr(home, name, None) is type(transform)]
-    if not own:
+    name, generation = type(transform).__name__, generation_of(transform)
+    if generation is None:
         raise Refused(f"{name} is no transform of torchvision's")
     if name not in _READERS and name != "Compose":
         raise Refused(f"{name} is not known to work on whole batches with the same bits")
-    if not _untouched(transform):
+    if not untouched(transform):
         raise Refused(f"methods or hooks of {name} were changed")
-    return own[0], name
+    return generation, name
 
 
-def _untouched(transform: Any) -> bool:
+def generation_of(transform: Any) -> int | None:
+    """Return of which generation of torchvision's transforms one is; None if it is none of them."""
+    kind = type(transform)
+    for generation, home in HOMES.items():
+        if getattr(sys.modules.get(home), kind.__name__, None) is kind:
+            return generation
+    return None
+
+
+def untouched(transform: Any) -> bool:
+    """Return whether a transform runs nothing but the methods that its library gave it."""
     from torch.nn.modules import module
 
     own = vars(transform)
