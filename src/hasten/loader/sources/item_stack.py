@@ -64,22 +64,10 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def loaded_numpy() -> Any:
-    """Return NumPy, where the script has loaded it."""
-    found = sys.modules.get("numpy")
-    if found is None:
-        raise NotBatched("NumPy is not there")
-    return found
-
-
 def _is_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return (
-        numpy is not None
-        and type(value) in (numpy.ndarray, numpy.memmap)
-        and value.dtype.kind in "biuf"
-        and value.dtype.isnative
-    )
+    numpy: Any = sys.modules["numpy"]
+    known = type(value) in (numpy.ndarray, numpy.memmap)
+    return known and value.dtype.kind in "biuf" and value.dtype.isnative
 
 
 def _is_tensor(value: Any) -> bool:
@@ -127,7 +115,7 @@ def _rows(owner: Any, indices: Any) -> Any:
     import torch
 
     if _is_array(owner) and owner.ndim:
-        return ItemStack(ItemKind.ARRAY, loaded_numpy().asarray(owner[indices]))
+        return ItemStack(ItemKind.ARRAY, sys.modules["numpy"].asarray(owner[indices]))
     if _is_tensor(owner) and owner.ndim:
         return ItemStack(ItemKind.TENSOR, take(owner, torch.from_numpy(indices)))
     if type(owner) not in (list, tuple, range):
@@ -141,9 +129,11 @@ def _stacked(items: list[Any]) -> Any:
 
     kinds = set(map(type, items))
     if kinds == {int}:
-        return ItemStack(ItemKind.INT, loaded_numpy().frombuffer(array("q", items), "int64"))
+        return ItemStack(ItemKind.INT, sys.modules["numpy"].frombuffer(array("q", items), "int64"))
     if kinds == {float}:
-        return ItemStack(ItemKind.FLOAT, loaded_numpy().frombuffer(array("d", items), "float64"))
+        return ItemStack(
+            ItemKind.FLOAT, sys.modules["numpy"].frombuffer(array("d", items), "float64")
+        )
     if len(kinds) == 1 and kinds <= {list, tuple, dict}:
         return _by_place(items)
     alike = len(kinds) == 1 and all(map(is_plain, items))
@@ -151,7 +141,7 @@ def _stacked(items: list[Any]) -> Any:
         raise NotBatched("the members of a list are of several kinds")
     if kinds == {torch.Tensor}:
         return ItemStack(ItemKind.TENSOR, torch.stack(items))
-    return ItemStack(ItemKind.ARRAY, loaded_numpy().stack(items))
+    return ItemStack(ItemKind.ARRAY, sys.modules["numpy"].stack(items))
 
 
 def _by_place(items: list[Any]) -> Any:
@@ -172,7 +162,7 @@ def _windows(owner: Any, window: slice) -> ItemStack:
     """Return `owner[start:stop]` for each item; all are of one length."""
     import torch
 
-    numpy = loaded_numpy()
+    numpy: Any = sys.modules["numpy"]
     if window.step is not None or not is_plain(owner) or not owner.ndim:
         raise NotBatched("a slice differs from item to item")
     start, stop = (_bound_of(end) for end in (window.start, window.stop))
@@ -240,15 +230,15 @@ def _fits_scalar(one: Any, stack: ItemStack) -> bool:
 
 def _is_scalar(value: Any) -> bool:
     """Return whether a value is a number of NumPy's."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "iuf"
+    numpy: Any = sys.modules["numpy"]
+    return isinstance(value, numpy.generic) and value.dtype.kind in "iuf"
 
 
 def _of_numbers(
     kind: type[ast.operator], compute: Callable[[Any, Any], Any], left: Any, right: Any
 ) -> ItemStack:
     """Compute with Python numbers in 64 bits, if these are enough."""
-    numpy = loaded_numpy()
+    numpy: Any = sys.modules["numpy"]
     values = []
     whole = True
     for one in (left, right):
