@@ -83,9 +83,3 @@ class Stock:
 def stock_of(loader: Any) -> Stock:
     """Return torch's own way to make the batches of a loader, layouts included."""
     return Stock(loader, collate_fn=collate_in_worker(loader) if loader.num_workers else None)
-
-
-def drawable(source: Source, loader: Any) -> bool:
-    """Return whether a source's draws can be replayed: those seeded by an init function cannot."""
-    own_init = loader.num_workers and loader.worker_init_fn is not None
-    return not (source.light and own_init and not source.pure)
