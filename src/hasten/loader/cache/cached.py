@@ -149,9 +149,8 @@ class CachedSource:
     def __init__(
         self, loader: Any, recipe: Recipe, memo: Memo, pictures: Pictures | None = None
     ) -> None:
-        from torch.utils.data import Subset, default_collate
+        from torch.utils.data import default_collate
 
-        self._subset = Subset
         self._dataset = loader.dataset
         self.collate_fn = loader.collate_fn  # a worker puts its own there
         self._recipe = recipe
@@ -292,8 +291,10 @@ class CachedSource:
 
     def _resolve(self, index: Any) -> Any:
         """Return the index into the innermost dataset, as nested subsets would ask for it."""
+        from torch.utils.data import Subset
+
         dataset = self._dataset
-        while type(dataset) is self._subset:
+        while type(dataset) is Subset:
             index, dataset = dataset.indices[index], dataset.dataset
         return index
 

@@ -63,8 +63,13 @@ class FileAccessRecord:
 
     def takes(self, path: str) -> None:
         """Stamp a file that is about to be read."""
-        if path not in self.stamps:
+        if path in self.stamps:
+            return
+        try:
             seen = self.stamps[path] = stamp(path)
+        except OSError:  # whoever opens it will say so
+            self.why_not = "its file is not there"
+        else:
             self.unsettled = self.unsettled or not settled(seen)
 
 

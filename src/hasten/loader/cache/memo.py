@@ -73,7 +73,7 @@ class Memo:
         self._use_count = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.store, self.salt, self.made_of.roots, self.off)
+        return partial(Memo, owns=False), (self.store, self.salt, self.made_of.roots, self.off)
 
     @property
     def why_not(self) -> str:
@@ -103,7 +103,7 @@ class Memo:
         if pending and self.made_of.changed():
             self.give_up("its samples change the dataset")
         if pending and not self.off and self.admission.lets_through(self._before, len(pending)):
-            self.kept.keep(pending, self._pack)
+            self.kept.keep(pending, self.admission.pack)
             if self.admission.why_over:
                 self.give_up(self.admission.why_over)
 
@@ -176,23 +176,15 @@ class Memo:
         if stamps is not None:
             new = NewValue(name, value, stamps, replaces, None)
             if not self.made_of.has_roots and not self._defers:
-                self.kept.keep([new], self._pack)
+                self.kept.keep([new], self.admission.pack)
             elif self._defers:
                 self._pending.append(new)
-            elif parts := self._pack(new):
+            elif parts := self.admission.pack(new):
                 # Some are the value's own memory, which a transform may write into.
                 self._pending.append(new._replace(parts=[b"".join(parts)]))
         if self.admission.why_over:
             self.give_up(self.admission.why_over)
         return value
-
-    def _pack(self, new: NewValue) -> list[Any] | None:
-        return self.admission.pack(new.value, new.stamps)
-
-
-def _arrived(store: Store, salt: bytes, roots: tuple[Any, ...], off: str) -> Memo:
-    """Return the memo of another process."""
-    return Memo(store, salt, roots, off, owns=False)
 
 
 class RootWatch:
@@ -320,7 +312,7 @@ class Admission:
         began_ns = time.perf_counter_ns()
         try:
             if path is not None:
-                _take(opened, path)
+                opened.takes(path)
             value = make()
         finally:
             if has_roots:
@@ -341,10 +333,10 @@ class Admission:
         self._keep_count += 1
         return value, stamps
 
-    def pack(self, value: Any, stamps: tuple[file_access.Stamp, ...]) -> list[Any] | None:
+    def pack(self, new: NewValue) -> list[Any] | None:
         """Return the parts of a value that may be kept; None where it cannot be."""
         try:
-            return packing.pack(value, stamps)
+            return packing.pack(new.value, new.stamps)
         except Exception as error:  # a foreign object may raise anything
             self._keep_count -= 1
             self._leave_out(f"a sample holds {error}")
@@ -437,13 +429,6 @@ def _held(root: Any) -> Callable[[], Any]:
         return weakref.ref(root)
     except TypeError:
         return lambda: root
-
-
-def _take(opened: file_access.FileAccessRecord, path: str) -> None:
-    try:
-        opened.takes(path)
-    except OSError:  # whoever opens it will say so
-        opened.why_not = "its file is not there"
 
 
 def new_salt() -> bytes:
