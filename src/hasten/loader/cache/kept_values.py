@@ -18,12 +18,9 @@ _MOST_READY_COUNT = 1 << 16
 
 
 class NewValue(NamedTuple):
-    """A value that is to be kept.
+    """A value that is to be kept, untouched since it was made of files with these stamps.
 
     Attributes:
-        name: what to find it by.
-        value: the value, untouched since it was made.
-        stamps: of the files that it was made from.
         replaces: an older one, whose files have changed, may be there.
         parts: it is packed already.
     """
@@ -36,10 +33,9 @@ class NewValue(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A value that is kept.
+    """A value that is kept, made of files with these stamps.
 
     Attributes:
-        stamps: of the files that it was made from.
         lent: the value in the memory that keeps it, only to be read; None where it is not there.
         make: makes a copy.
     """
@@ -62,8 +58,6 @@ class KeptValues:
         owns: this process made the memo.
 
     Attributes:
-        store: as given.
-        salt: as given.
         is_full: nothing more fits.
     """
 
@@ -136,12 +130,7 @@ class KeptValues:
         return known_count + count <= _MOST_READY_COUNT and os.getpid() == self._pid
 
     def keep(self, values: list[NewValue], pack: Callable[[NewValue], Any]) -> None:
-        """Keep the values of a batch, as far as there is room.
-
-        Args:
-            values: of the batch.
-            pack: packs one of them; None where it cannot be packed.
-        """
+        """Keep the values of a batch, as far as there is room and `pack` returns their parts."""
         if not self._stack(values):
             packed = [(one, pack(one) if one.parts is None else one.parts) for one in values]
             self._put([(one, parts) for one, parts in packed if parts is not None])

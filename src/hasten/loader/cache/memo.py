@@ -46,14 +46,9 @@ class Memo:
         salt: what sets the keys of this memo apart.
         roots: the objects whose code makes the values, and whose changes would change them.
             Without any, the maker is known: it draws nothing and reads one file only.
-        off: as the attribute.
         owns: this process is the one that makes the first memo with this salt.
 
     Attributes:
-        store: as given.
-        salt: as given.
-        made_of: the roots.
-        kept: the values.
         admission: decides what may be kept.
         off: why nothing is kept any more; empty where something is.
     """
@@ -193,11 +188,7 @@ class RootWatch:
     They are held weakly where possible, so a script that makes a dataset per fold holds only one
     at a time.
 
-    Args:
-        roots: these objects.
-
     Attributes:
-        has_roots: whether there are any.
         code: what makes the values, as far as it is followed.
         look_ns: nanoseconds that the quickest look at them took.
     """
@@ -266,11 +257,7 @@ class Admission:
     after a batch, and around values made twice. If a batch draws, nothing of it is kept, and
     from then on they are read around each value.
 
-    Args:
-        made_of: the objects whose code makes the values.
-
     Attributes:
-        batch_count: values of a batch.
         lends: kept values are lent, which takes less time than to copy them.
         why_over: why nothing is to be kept any more; empty where something is.
     """
@@ -298,12 +285,7 @@ class Admission:
     def make(
         self, make: Callable[[], Any], path: str | None
     ) -> tuple[Any, tuple[file_access.Stamp, ...] | None]:
-        """Return the value, and the stamps of its files where it may be kept.
-
-        Args:
-            make: makes the value.
-            path: a file that it reads in a way that would not be seen.
-        """
+        """Return the value, and the stamps of its files where it may be kept."""
         has_roots = self._made_of.has_roots
         number = self._try_count + 1
         doubles = number <= _DOUBLE_COUNT or number % _DOUBLE_EVERY == 0
@@ -351,14 +333,7 @@ class Admission:
         self, value: Any, again: Callable[[], Any] | None, before: Any,
         opened: file_access.FileAccessRecord,
     ) -> str:  # fmt: skip
-        """Return why a value may not be kept; empty where it may.
-
-        Args:
-            value: as it was made.
-            again: makes it a second time, None where once is enough.
-            before: the states before it was made; None where they were not read.
-            opened: the files that it was made from.
-        """
+        """Return why a value may not be kept; empty where it may. `again` makes it once more."""
         if before is not None and self._made_of.states() != before:
             self._drew_count += 1
             return "its samples draw random numbers"
@@ -392,11 +367,7 @@ class Admission:
             self.why_over = "its samples are the dataset's own memory"
 
     def _compare_copy(self, value: Any, live_ns: int) -> str:
-        """Copy a value once, to see whether the copy is the same and cheaper than making it.
-
-        Returns:
-            Why it may not be kept; empty where it may.
-        """
+        """Copy a value once; return why it may not be kept if the copy differs or costs more."""
         try:
             joined = bytearray(b"".join(packing.pack(value)))
         except Exception as error:  # a foreign object may raise anything

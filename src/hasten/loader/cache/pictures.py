@@ -39,16 +39,9 @@ class Pictures:
     The items themselves run each time, random transforms included. While one is made, `load`
     of Pillow's files finds pixels that were decoded before, and leaves the picture as it would
     have left it. The first pictures are decoded all the same and compared, later ones now and
-    then.
-
-    Attributes:
-        roots: none: what is kept depends on files only.
-        defers: what items do with a picture may write into it.
-        is_known_pure: what the items do is unknown.
-        memo: keeps the pixels.
+    then. What items do with a picture is unknown: it may draw, or write into it.
     """
 
-    roots: tuple[Any, ...] = ()
     defers = is_known_pure = False
 
     def __init__(self, dataset: Any, memo: Memo) -> None:
@@ -65,11 +58,11 @@ class Pictures:
             self._equal_count = _COMPARED_COUNT  # another process has compared them
 
     def has(self, index: Any) -> bool:
-        """Return that something is left to do, whatever the index."""
+        """Return False: something is always left to do."""
         return False
 
     def lend(self, indices: Sequence[Any]) -> list[Any] | None:
-        """Return that no batch can be had without its items' work, whatever the indices."""
+        """Return None: the items have work to do."""
         return None
 
     def fetch(self, index: Any) -> Any:

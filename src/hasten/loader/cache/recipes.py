@@ -80,13 +80,8 @@ class Folder:
     """Keeps the images of torchvision's `DatasetFolder` as they are before the first draw.
 
     Its `__getitem__` is known: it loads the file, then calls `transform` and
-    `target_transform`. It keeps what the file and the leading known transforms give.
-
-    Attributes:
-        roots: the objects whose code makes what is kept; none where it is torchvision's.
-        is_known_pure: nothing but known code makes a sample, and it draws nothing.
-        value_ratio: what is kept is one value for each sample.
-        saved_ratio: the share of the time of warming that later passes save.
+    `target_transform`. It keeps what the file and the leading known transforms give. There
+    are no `roots` where the function that loads a file is torchvision's, too.
     """
 
     value_ratio = saved_ratio = 1.0

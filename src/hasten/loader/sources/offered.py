@@ -34,11 +34,8 @@ class OfferedSources:
         """Return the first source that is offered for the loader as it is now, checked.
 
         It is the first of the two where it is light, made for the main process, and the second
-        where it is for workers, too, for which light ones do not pay off.
-
-        Args:
-            loader: the script's loader.
-            offers: functions that propose a source, or say why not.
+        where it is for workers, too, for which light ones do not pay off. Each of `offers`
+        proposes a source, or says why not.
         """
         unchanged = self._items.permit.is_unchanged
         made: dict[str, Any] = {}

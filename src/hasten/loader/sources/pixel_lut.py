@@ -24,9 +24,8 @@ class TransformCompiler:
 
     Attributes:
         palette: the image of all values, after the transforms so far.
-        height: of the images, after the transforms so far.
-        width: likewise.
-        steps: the moves of pixels, so far, of `crops`.
+        height, width: of the images then.
+        steps: what moved pixels so far, of `crops`.
     """
 
     palette: Any

@@ -38,8 +38,6 @@ class Chain:
     Attributes:
         steps: what moves pixels.
         table: what each palette entry becomes; its axes are channel and entry.
-        height: of the images that come out.
-        width: likewise.
     """
 
     steps: tuple[PixelMove, ...]
