@@ -197,8 +197,8 @@ def computed(kind: type[ast.operator], left: Any, right: Any) -> Any:
         return _of_numbers(kind, compute, left, right)
     if len(kinds) != 1 or kind not in _ARITHMETIC:
         raise NotBatched("an operator is not followed")
-    fits = _fits if stacks[0].item_ndim else _fits_scalar
-    if not all(fits(one, stacks[0]) for one in both):
+    # NumPy's numbers, items without dimensions, are promoted by other rules than arrays of them.
+    if not stacks[0].item_ndim or not all(_fits(one, stacks[0]) for one in both):
         raise NotBatched("values of several kinds are computed with")
     return ItemStack(
         stacks[0].kind, compute(*(one.value if isinstance(one, ItemStack) else one for one in both))
@@ -212,20 +212,6 @@ def _fits(one: Any, stack: ItemStack) -> bool:
     if stack.kind is ItemKind.TENSOR:
         return is_number(one) or (_is_tensor(one) and one.ndim <= stack.item_ndim)
     return is_number(one) or _is_scalar(one) or (_is_array(one) and one.ndim <= stack.item_ndim)
-
-
-def _fits_scalar(one: Any, stack: ItemStack) -> bool:
-    """Return whether NumPy numbers combine with a value as an array of them does.
-
-    As scalars they follow other promotion rules, except for equal types and doubles.
-    """
-    dtype = stack.value.dtype
-    if stack.kind is ItemKind.TENSOR or dtype.name not in ("float32", "float64", "int64"):
-        return False
-    if isinstance(one, ItemStack) or _is_scalar(one):
-        other = one.value if isinstance(one, ItemStack) else one
-        return bool(other.ndim <= 1 and other.dtype == dtype)
-    return is_number(one) and dtype.name == "float64"
 
 
 def _is_scalar(value: Any) -> bool:
