@@ -115,30 +115,14 @@ class Store:
     def put_all(self, entries: Sequence[tuple[bytes, Sequence[Any], bool]]) -> int:
         """Store several entries, each with the arguments of `put`; return how many are stored."""
         wanted = [_Entry(*entry) for entry in entries]
-
-        def reserve() -> int:
-            seen: set[tuple[int, int]] = set()
-            for entry in wanted:
-                if entry.replace or entry.halves not in seen:
-                    entry.offset = self._reserve(entry.halves, entry.length, replace=entry.replace)
-                seen.add(entry.halves)
-            return any(entry.offset for entry in wanted)
-
-        def publish() -> int:
-            return sum(
-                self._publish(entry.halves, entry.offset, entry.length, replace=entry.replace)
-                for entry in wanted
-                if entry.offset
-            )
-
-        if not self._locked(reserve):
+        if not self._locked(lambda: self._reserve(wanted)):
             return 0
         for entry in wanted:
             at = entry.offset
             for part in entry.parts if at else ():
                 self._view[at : at + part.nbytes] = part
                 at += part.nbytes
-        return self._locked(publish)
+        return self._locked(lambda: sum(map(self._publish, wanted)))
 
     def lay(self, length: int, count: int) -> memoryview | None:
         """Return fresh memory that no key leads to, to be filled; None where there is none.
@@ -205,12 +189,13 @@ class Store:
 
     # ---- under the lock
 
-    def _reserve(self, halves: tuple[int, int], length: int, *, replace: bool) -> int:
-        """Return where `length` bytes may be written, 0 for nowhere."""
-        found = self._find(*halves)
-        if (found and not replace) or not (found or self._free_slot(halves[1])):
-            return 0
-        return self._allocate(length, 0)
+    def _reserve(self, wanted: Sequence[_Entry]) -> bool:
+        """Give each entry a place, as far as there is room; return whether one has got any."""
+        for entry in wanted:
+            found = self._find(*entry.halves)
+            if entry.replace if found else self._free_slot(entry.halves[1]):
+                entry.offset = self._allocate(entry.length, 0)
+        return any(entry.offset for entry in wanted)
 
     def _allocate(self, length: int, count: int) -> int:
         """Return where `length` bytes for `count` entries may be written, 0 for nowhere."""
@@ -228,17 +213,14 @@ class Store:
         _HEADER.pack_into(self._map, 0, end, allocated, entry_count + count)
         return int(start)
 
-    def _publish(self, halves: tuple[int, int], offset: int, length: int, *, replace: bool) -> bool:
-        found = self._find(*halves)
-        if found and not replace:
+    def _publish(self, entry: _Entry) -> bool:
+        """Let the key of an entry lead to its bytes; return whether it does."""
+        found = self._find(*entry.halves)
+        slot = found[0] if found else self._free_slot(entry.halves[1])
+        if not entry.offset or slot is None or (found and not entry.replace):
             return False
-        slot = found[0] if found else self._free_slot(halves[1])
-        if slot is None:
-            return False
-        high, low = halves
-        _SLOT.pack_into(
-            self._map, slot, high, low, offset, length, _check(high, low, offset, length)
-        )
+        fields = *entry.halves, entry.offset, entry.length
+        _SLOT.pack_into(self._map, slot, *fields, _check(*fields))
         start, allocated, entry_count = _HEADER.unpack_from(self._map, 0)
         _HEADER.pack_into(self._map, 0, start, allocated, entry_count + (not found))
         return True
