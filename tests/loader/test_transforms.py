@@ -76,7 +76,6 @@ VALUES = {
     "Normalize twice": [v1.ToTensor(), v1.Normalize([0.5], [0.3]), v1.Normalize(*RGB_MEANS)],
     "Normalize 2": [v2.ToImage(), v2.ToDtype(F32, scale=True), v2.Normalize(*RGB_MEANS)],
     "Normalize 2 in place": [v1.ToTensor(), v2.Normalize(*RGB_MEANS, inplace=True)],
-    "Sequential": torch.nn.Sequential(v2.PILToTensor(), v1.ConvertImageDtype(F32)),
     "nested": v1.Compose([v2.Compose([v1.ToTensor()]), v1.Compose((v1.Normalize(0.1, 0.2),))]),
 }
 MOVES = {
@@ -99,10 +98,8 @@ MOVES = {
     "RandomCrop 2 of nothing": v2.RandomCrop((9, 7)),
     "RandomHorizontalFlip": v1.RandomHorizontalFlip(),
     "RandomHorizontalFlip 2": v2.RandomHorizontalFlip(0.1),
-    "RandomVerticalFlip": v1.RandomVerticalFlip(0.3),
-    "RandomVerticalFlip 2": v2.RandomVerticalFlip(),
     "never flipped": v1.RandomHorizontalFlip(0.0),
-    "always flipped": v2.RandomVerticalFlip(1),
+    "always flipped": v2.RandomHorizontalFlip(1),
     "Resize to the same": v1.Resize((9, 7)),
     "Resize 2 to the same": v2.Resize(7),
 }
@@ -197,6 +194,8 @@ def patched():
         (v1.Compose([v1.Resize(5), v1.ToTensor()]), "Resize"),
         (v1.Compose([v1.Grayscale(), v1.ToTensor()]), "Grayscale"),
         (v1.Compose([v1.CenterCrop(5), v1.ToTensor()]), "CenterCrop"),
+        (v1.Compose([v1.RandomVerticalFlip(), v1.ToTensor()]), "RandomVerticalFlip"),
+        (torch.nn.Sequential(v2.PILToTensor(), v1.ConvertImageDtype(F32)), "Sequential"),
         (v1.Compose([v1.RandomCrop(5, pad_if_needed=True), v1.ToTensor()]), "RandomCrop"),
         (v1.Compose([v1.ToTensor(), v1.Normalize(0.5, 0.2), v1.Pad(2)]), "filled"),
         (v1.Compose([v1.RandomRotation(5), v1.ToTensor()]), "RandomRotation"),

@@ -48,7 +48,7 @@ class FileAccessRecord:
         """Take in an audit event."""
         if event in _READS:
             target = arguments[0] if arguments else None
-            path = target if type(target) is str else _path_of(target)
+            path = _path_of(target)
             writes = event == "open" and _writes(arguments)
             if path and not writes and not path.startswith(_NO_FILES):
                 self.takes(path)
@@ -156,7 +156,12 @@ def stamp(path: str) -> Stamp:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return path, 0, 0, 0, 0, 0
-    return path, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+    return path, *figures(found)
+
+
+def figures(found: os.stat_result) -> tuple[int, int, int, int, int]:
+    """Return what changes when a file is written or replaced."""
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
 
 
 def settled(seen: Stamp) -> bool:

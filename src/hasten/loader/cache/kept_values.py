@@ -97,20 +97,15 @@ class KeptValues:
 
     def lent(self, names: Sequence[bytes]) -> list[Any] | None:
         """Return values in the memory that keeps them; None where one of them is not there."""
-        rows = self._rows
-        if self._sought:
-            found = [self._ready(name) for name in names]
-            lent = [None if one is None else one.lent for one in found]
-            stamped = [one.stamps for one in found if one is not None]
-        else:  # the usual case: no record is made for each value
-            lent = [rows.get(name) for name in names]
-            stamped = [self._stamps[name] for name in names if name in self._stamps]
-        if any(value is None for value in lent):
-            return None
-        for stamps in filter(None, stamped):
-            if not file_access.unchanged(stamps):
+        lent = []
+        for name in names:
+            value, stamps = self._rows.get(name), self._stamps.get(name, ())
+            if value is None and name in self._sought:
+                stamps, value, _ = self._sought[name]
+            if value is None or not file_access.unchanged(stamps):
                 return None
             file_access.read(stamps)
+            lent.append(value)
         return lent
 
     def forget(self) -> None:

@@ -12,6 +12,8 @@ from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.cache.file_access import figures
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -199,13 +201,9 @@ def _path_of(image: Any) -> str | None:
         return None
     path = os.fsdecode(path)
     try:
-        return path if _figures(os.fstat(file.fileno())) == _figures(os.stat(path)) else None
+        return path if figures(os.fstat(file.fileno())) == figures(os.stat(path)) else None
     except (OSError, ValueError):  # gone, or closed
         return None
-
-
-def _figures(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
 
 
 def _fill(image: Any, pixels: Any, position: int, left_count: int | None) -> Any:

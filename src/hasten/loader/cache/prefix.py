@@ -7,15 +7,15 @@ from typing import Any
 
 from hasten.loader.sources.transforms import generation_of, untouched
 
-_IMAGE, _TENSOR = "image", "tensor"
+IMAGE, _TENSOR = "image", "tensor"
 # What each transform takes, and what it makes of it.
 _KNOWN = {
-    "Resize": {_IMAGE: _IMAGE},
-    "CenterCrop": {_IMAGE: _IMAGE},
-    "Pad": {_IMAGE: _IMAGE},
-    "Grayscale": {_IMAGE: _IMAGE},
-    "ToTensor": {_IMAGE: _TENSOR},
-    "PILToTensor": {_IMAGE: _TENSOR},
+    "Resize": {IMAGE: IMAGE},
+    "CenterCrop": {IMAGE: IMAGE},
+    "Pad": {IMAGE: IMAGE},
+    "Grayscale": {IMAGE: IMAGE},
+    "ToTensor": {IMAGE: _TENSOR},
+    "PILToTensor": {IMAGE: _TENSOR},
     "ConvertImageDtype": {_TENSOR: _TENSOR},
     "Normalize": {_TENSOR: _TENSOR},
 }
@@ -42,7 +42,7 @@ def split(chain: list[Any]) -> tuple[list[str], list[str]]:
     Args:
         chain: transforms, the first of which gets a plain Pillow image.
     """
-    kind, signatures, kinds = _IMAGE, [], []
+    kind, signatures, kinds = IMAGE, [], []
     for transform in chain:
         following = _KNOWN.get(type(transform).__name__, {}).get(kind)
         signature = _signature(transform) if following and _is_own(transform) else None
@@ -52,11 +52,6 @@ def split(chain: list[Any]) -> tuple[list[str], list[str]]:
         signatures.append(signature)
         kinds.append(kind)
     return signatures, kinds
-
-
-def image_length(kinds: list[str]) -> int:
-    """Return how many of the leading transforms still give an image: bytes, not floats."""
-    return kinds.index(_TENSOR) if _TENSOR in kinds else len(kinds)
 
 
 def _is_own(transform: Any) -> bool:

@@ -237,8 +237,7 @@ def _function(member: Any) -> FunctionType | None:
 
 
 def _root(value: Any) -> str:
-    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return str(module or "").partition(".")[0]
+    return readers.home_of(value).partition(".")[0]
 
 
 def is_of_frames(kind: type) -> bool:

@@ -133,7 +133,7 @@ def library_of(value: Any) -> str:
     """Return the library of a function, class or module, if its readers are known; else empty."""
     if not isinstance(value, (ModuleType, type, *_FUNCTIONS)):
         return ""
-    library = _home(value).partition(".")[0]
+    library = home_of(value).partition(".")[0]
     if library in LIBRARIES:
         return library
     # OpenCV's functions do not say where they are from.
@@ -153,7 +153,7 @@ def reads_unseen(value: Any) -> bool:
         name = getattr(value, "__name__", "")
         is_harmless = isinstance(value, _FUNCTIONS) and _is_harmless(name, value)
         return name == "imread" or not is_harmless
-    return library == "torchaudio" and not _home(value).startswith(_WITHOUT_FILES)
+    return library == "torchaudio" and not home_of(value).startswith(_WITHOUT_FILES)
 
 
 def takes_unseen(code: CodeType, name: str, value: Any) -> bool:
@@ -174,7 +174,8 @@ def takes_unseen(code: CodeType, name: str, value: Any) -> bool:
     return not all(_is_harmless(one, vars(value).get(one)) for one in taken)
 
 
-def _home(value: Any) -> str:
+def home_of(value: Any) -> str:
+    """Return the name of the module of a function or class, or of a module itself."""
     home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(home or "")
 

@@ -113,7 +113,7 @@ class Folder:
             return
         chain = prefix.chain_of(self._dataset.transform)
         signatures, kinds = prefix.split(chain)
-        self._most_count = prefix.image_length(kinds)
+        self._most_count = kinds.count(prefix.IMAGE)  # these come first, and are bytes
         if self._most_count < len(signatures):
             leading = chain[: len(signatures)]
             room_bytes = _FILLED_RATIO * memo.store.budget_bytes / len(self._dataset.samples)

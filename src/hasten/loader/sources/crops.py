@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from hasten.loader.sources.pixel_lut import Refused, entries, fill_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hasten.loader.sources.bulk_draws import Kinds
     from hasten.loader.sources.pixel_lut import TransformCompiler
 
@@ -86,14 +84,12 @@ class RandomCrop:
 
 @dataclass(frozen=True, slots=True)
 class RandomFlip:
-    """Each image flipped, or not.
+    """Each image flipped left to right, or not.
 
     Attributes:
-        axis: 1: upside down, 2: left to right.
         p: the probability of a flip.
     """
 
-    axis: int
     p: float
 
     draws: Kinds = (None,)
@@ -106,7 +102,7 @@ class RandomFlip:
         planes = numpy.ascontiguousarray(images.transpose(0, 3, 1, 2))
         turned = (drawn[0] < self.p).nonzero().flatten().numpy()
         # Torch flips bytes four times as fast as NumPy.
-        planes[turned] = torch.from_numpy(planes[turned]).flip(self.axis - 3).numpy()
+        planes[turned] = torch.from_numpy(planes[turned]).flip(-1).numpy()
         return planes.transpose(0, 2, 3, 1)
 
 
@@ -145,16 +141,12 @@ def _may_move(reading: TransformCompiler, transform: Any, generation: int) -> No
         raise Refused(f"{type(transform).__name__} gets a {type(reading.palette).__name__}")
 
 
-def flip(axis: int) -> Callable[[TransformCompiler, Any, int], None]:
-    """Return the reader of flips along an axis."""
-
-    def read_flip(reading: TransformCompiler, transform: Any, generation: int) -> None:
-        _may_move(reading, transform, generation)
-        if not isinstance(transform.p, (int, float)):
-            raise Refused(f"{type(transform).__name__} has a {type(transform.p).__name__} for p")
-        reading.steps.append(RandomFlip(axis, transform.p))
-
-    return read_flip
+def flip(reading: TransformCompiler, transform: Any, generation: int) -> None:
+    """Read a RandomHorizontalFlip."""
+    _may_move(reading, transform, generation)
+    if not isinstance(transform.p, (int, float)):
+        raise Refused(f"{type(transform).__name__} has a {type(transform.p).__name__} for p")
+    reading.steps.append(RandomFlip(transform.p))
 
 
 def pad(reading: TransformCompiler, transform: Any, generation: int) -> None:

@@ -186,16 +186,7 @@ def _translated(own: Any, indices: Any) -> Any:
 
 
 def locate(dataset: Any, indices: Any) -> list[Part]:
-    """Return which rows of which leaves make up a batch.
-
-    Args:
-        dataset: what `leaves` accepted.
-        indices: what `positions_of` takes.
-
-    Raises:
-        IndexError: one lies outside of a view.
-        TypeError: the indices are of another kind.
-    """
+    """Return which rows of which leaves make up a batch; it raises what `assemble` does."""
     from torch.utils.data import ConcatDataset, Subset
 
     while type(dataset) is Subset:

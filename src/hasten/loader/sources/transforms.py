@@ -102,12 +102,6 @@ def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
 
 def _members(transform: Any) -> tuple[Any, ...] | None:
     """Return what a chain consists of, None if it is not a chain."""
-    import torch
-
-    if type(transform) is torch.nn.Sequential:
-        if not untouched(transform):
-            raise Refused("methods or hooks of Sequential were changed")
-        return tuple(transform)
     if type(transform).__name__ != "Compose":
         return None
     _kind(transform)
@@ -204,8 +198,7 @@ _READERS: dict[str, Callable[[TransformCompiler, Any, int], None]] = {
     "Pad": crops.pad,
     "PILToTensor": pixel_lut.change_values,
     "RandomCrop": crops.random_crop,
-    "RandomHorizontalFlip": crops.flip(2),
-    "RandomVerticalFlip": crops.flip(1),
+    "RandomHorizontalFlip": crops.flip,
     "Resize": crops.resize,
     "ToDtype": pixel_lut.to_dtype,
     "ToImage": pixel_lut.change_values,
