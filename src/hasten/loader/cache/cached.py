@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
 from hasten.loader.cache import file_access
-from hasten.loader.cache.memo import Memo, new_salt
+from hasten.loader.cache.memo import Memo
 from hasten.loader.cache.pictures import Pictures
 from hasten.loader.cache.purity import PurityAnalysis
 from hasten.loader.cache.recipes import WholeSample, recipe_of
@@ -93,7 +93,7 @@ class Cache:
             return None
         known = self._of_pictures.get(memo)
         if known is None:
-            known = self._of_pictures[memo] = Memo(memo.store, new_salt(), ())
+            known = self._of_pictures[memo] = Memo(memo.store, ())
         return Pictures(dataset, known)
 
     def _memo_of(self, dataset: Any, roots: tuple[Any, ...]) -> Memo:
@@ -110,7 +110,9 @@ class Cache:
             drop_count += 1
             if len(self._memos) == 1:  # else what is kept of other datasets counts, too
                 self._store = None
-        memo = Memo(self._current_store(), new_salt(), roots)
+        if self._store is None:
+            self._store = Store(self._budget_bytes, spill_dir=self._spill_dir)
+        memo = Memo(self._store, roots)
         if drop_count >= _MOST_DROPS:
             memo.off = "the dataset changes from pass to pass"
         elif not looks.is_whole:
@@ -124,11 +126,6 @@ class Cache:
         self._memos.pop(key, None)
         if not self._memos:
             self._store = None
-
-    def _current_store(self) -> Store:
-        if self._store is None:
-            self._store = Store(self._budget_bytes, spill_dir=self._spill_dir)
-        return self._store
 
 
 class CachedSource:

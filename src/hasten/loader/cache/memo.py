@@ -43,10 +43,9 @@ class Memo:
 
     Args:
         store: where the bytes lie.
-        salt: what sets the keys of this memo apart.
+        salt: that of the same memo in another process, which sets its keys apart.
         roots: the objects whose code makes the values, and whose changes would change them.
             Without any, the maker is known: it draws nothing and reads one file only.
-        owns: this process is the one that makes the first memo with this salt.
 
     Attributes:
         admission: decides what may be kept.
@@ -54,13 +53,13 @@ class Memo:
     """
 
     def __init__(
-        self, store: Store, salt: bytes, roots: tuple[Any, ...], off: str = "", *, owns: bool = True
+        self, store: Store, roots: tuple[Any, ...], *, salt: bytes = b"", off: str = ""
     ) -> None:
         self.store = store
         self.off = off
-        self.salt = salt
+        self.salt = salt or os.urandom(12)
         self.made_of = RootWatch(roots)
-        self.kept = KeptValues(store, salt, owns=owns)
+        self.kept = KeptValues(store, self.salt, owns=not salt)
         self.admission = Admission(self.made_of)
         self._defers = self._is_looked_at = False
         self._pending: list[NewValue] = []
@@ -68,7 +67,7 @@ class Memo:
         self._use_count = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Memo, owns=False), (self.store, self.salt, self.made_of.roots, self.off)
+        return partial(Memo, salt=self.salt, off=self.off), (self.store, self.made_of.roots)
 
     @property
     def why_not(self) -> str:
@@ -400,8 +399,3 @@ def _held(root: Any) -> Callable[[], Any]:
         return weakref.ref(root)
     except TypeError:
         return lambda: root
-
-
-def new_salt() -> bytes:
-    """Return a key prefix that no other memo uses."""
-    return os.urandom(12)

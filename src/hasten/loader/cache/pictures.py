@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.loader.cache.file_access import figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from hasten.loader.cache.memo import Memo
 
@@ -104,18 +103,19 @@ class Pictures:
             return decoding.access
         self._use_count += 1
         if self._equal_count < _COMPARED_COUNT or self._use_count % _COMPARED_EVERY == 0:
-            return self._compare(image, found, original)
+            return self._compare(image, found, original, place[1])
         return _fill(image, *found)
 
-    def _compare(self, image: Any, found: Any, original: Callable[[Any], Any]) -> Any:
+    def _compare(self, image: Any, found: Any, original: Callable[[Any], Any], path: str) -> Any:
         """Decode a picture all the same, and see whether a twin gets the same from what is kept."""
-        with _twin(image) as twin:
+        with open(path, "rb") as file:
+            twin = _twin(image, file)
             if twin is None or _facts(twin) != _facts(image):  # the script has changed it already
                 return original(image)
             files = image.fp, twin.fp
             access = original(image)
             _fill(twin, *found)
-            places = [-1 if file.closed else file.tell() for file in files]
+            places = [-1 if one.closed else one.tell() for one in files]
             same = _facts(twin) == _facts(image) and _pixels(twin) == _pixels(image)
         if not same or places[0] != places[1]:
             self.memo.give_up("a picture differs from what it was")
@@ -233,18 +233,14 @@ def _fill(image: Any, pixels: Any, position: int, left_count: int | None) -> Any
     return sys.modules["PIL.Image"].Image.load(image)
 
 
-@contextlib.contextmanager
-def _twin(image: Any) -> Iterator[Any]:
-    """Give the picture once more, as it is before it is loaded; None where that fails."""
-    path, twin = _path_of(image), None
-    if path is None:
-        yield None
-        return
-    with open(path, "rb") as file:
-        with contextlib.suppress(Exception):
-            twin = type(image)(file, image.filename)
-            twin._exclusive_fp = image._exclusive_fp
-        yield twin
+def _twin(image: Any, file: Any) -> Any:
+    """Return the picture once more, as it is before it is loaded; None where that fails."""
+    try:
+        twin = type(image)(file, image.filename)
+    except Exception:
+        return None
+    twin._exclusive_fp = image._exclusive_fp
+    return twin
 
 
 def _facts(image: Any) -> dict[str, str]:

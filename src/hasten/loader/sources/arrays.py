@@ -48,7 +48,6 @@ NAMES = frozenset(
 """Data sets that torchvision makes in these shapes; a subclass has a name of its own."""
 
 _READ = ("data", "targets", "labels", "transform", "target_transform")
-_CHANNEL_COUNT = 3
 
 
 class Arrays:
@@ -185,9 +184,8 @@ def _images(leaf: Any, shape: ArrayShape) -> Any:
         data = data.numpy() if data.dtype is torch.uint8 else data
     if type(data) not in (numpy.ndarray, numpy.memmap) or data.dtype.char != "B":
         raise Refused("its images are no array of bytes")
-    if data.ndim != len(shape.axes) + 1 or not all(data.shape[1:]):
-        raise Refused(f"its images have the shape {data.shape[1:]}")
-    if "C" in shape.axes and data.shape[shape.axes.index("C") + 1] != _CHANNEL_COUNT:
+    sizes = dict(zip(shape.axes, data.shape[1:], strict=False))
+    if data.ndim != len(shape.axes) + 1 or not all(data.shape[1:]) or sizes.get("C", 3) != 3:
         raise Refused(f"its images have the shape {data.shape[1:]}")
     return data
 
