@@ -109,20 +109,6 @@ class RandomFlip:
 PixelMove = Pad | RandomCrop | RandomFlip
 
 
-def apply(steps: tuple[PixelMove, ...], images: Any, drawn: list[Any]) -> Any:
-    """Return the images after all steps.
-
-    Args:
-        steps: in order.
-        images: a fresh array: batch, height, width, channel.
-        drawn: what `draw` returned for the draws of all steps, in order.
-    """
-    places = list(drawn)
-    for step in steps:
-        images = step.apply(images, [places.pop(0) for _ in step.draws])
-    return images
-
-
 def resize(reading: TransformCompiler, transform: Any, generation: int) -> None:
     """Read a resize to the size that the images already have."""
     size = [transform.size] if isinstance(transform.size, int) else list(transform.size or ())

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 HOMES = {1: "torchvision.transforms", 2: "torchvision.transforms.v2"}
-VALUE_COUNT = 256
 
 
 class Refused(Exception):
@@ -34,12 +33,12 @@ class TransformCompiler:
     steps: list[Any] = field(default_factory=list)
 
 
-def begin(height: int, width: int, channel_count: int) -> TransformCompiler:
-    """Return the reading of an empty chain for 8-bit images of a size."""
+def palette(channel_count: int) -> Any:
+    """Return an image of one row that holds all values of a pixel."""
     numpy: Any = sys.modules["numpy"]
-    values = numpy.arange(VALUE_COUNT, dtype="uint8")
+    values = numpy.arange(256, dtype="uint8")
     ramp = values[None] if channel_count == 1 else values[None, :, None].repeat(channel_count, 2)
-    return TransformCompiler(sys.modules["PIL.Image"].fromarray(ramp), height, width)
+    return sys.modules["PIL.Image"].fromarray(ramp)
 
 
 def plain(image: Any) -> Any:

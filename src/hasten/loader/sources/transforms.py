@@ -57,7 +57,9 @@ class Chain:
             images: a fresh array of uint8: batch, height, width, channel.
         """
         drawn = bulk_draws.draw(self.draws, len(images))
-        return crops.apply(self.steps, images, drawn)
+        for step in self.steps:
+            images = step.apply(images, [drawn.pop(0) for _ in step.draws])
+        return images
 
     def paint(self, images: Any, *, channels_last: bool) -> Any:
         """Return the batch that the palette's entries stand for: batch, channel, height, width."""
@@ -85,7 +87,7 @@ def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
     """
     import torch
 
-    reading = pixel_lut.begin(height, width, channel_count)
+    reading = TransformCompiler(pixel_lut.palette(channel_count), height, width)
     for part in _nodes(transform):
         if type(part).__name__ not in _READERS:  # a chain, whose members follow
             continue
