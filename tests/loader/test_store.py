@@ -104,23 +104,13 @@ def test_several_entries_are_taken_in_at_once_as_far_as_they_fit() -> None:
 
 def test_memory_without_a_key_counts_as_entries_and_is_nobody_elses() -> None:
     store = Store(1 << 17)
-    assert not store.is_listed
     first, second = store.lay(100, 3), store.lay(100, 0)
     first[:], second[:] = b"a" * 100, b"b" * 100
     assert store.counts() == {"entries": 3, "bytes": 256}
-    assert not store.is_listed
     assert store.put(b"1", b"c")
-    assert store.is_listed
     assert (bytes(first), bytes(second), read(store, b"1")) == (b"a" * 100, b"b" * 100, b"c")
     assert store.lay(1 << 20, 1) is None
     assert store.counts()["entries"] == 4
-
-
-def test_what_another_process_puts_is_listed_here() -> None:
-    store = Store(1 << 17)
-    store.lay(100, 3)
-    assert ended(in_child(lambda: store.put(b"1", b"c"))) == 0
-    assert store.is_listed
 
 
 def test_takes_memory_only_for_what_is_put() -> None:

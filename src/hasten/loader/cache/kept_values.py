@@ -66,7 +66,6 @@ class KeptValues:
         self.salt = salt
         self.is_full = False
         self._pid = os.getpid() if owns else None
-        self._is_listed = True
         self._rows: dict[bytes, Any] = {}
         self._stamps: dict[bytes, tuple[file_access.Stamp, ...]] = {}
         self._sought: dict[bytes, Found] = {}
@@ -75,16 +74,12 @@ class KeptValues:
         """Return whether the value of `name` is kept."""
         return name in self._rows or self.store.has(self.salt + name)
 
-    def begin_batch(self) -> None:
-        """See whether this or another process has put values by their keys."""
-        self._is_listed = self.store.is_listed
-
     def find(self, name: bytes) -> tuple[Found | None, bool]:
         """Return the value of `name`, and whether only one is there whose files have changed."""
         found = self._ready(name)
         if found is not None and file_access.unchanged(found.stamps):
             return found, False
-        view = self.store.get(self.salt + name) if self._is_listed else None
+        view = self.store.get(self.salt + name)
         if view is None:
             return None, found is not None
         packed = packing.Packed(view)

@@ -89,7 +89,6 @@ class Memo:
         self._before = None
         if not self.off:
             self.made_of.look()
-            self.kept.begin_batch()
 
     def end_batch(self) -> None:
         """Keep what was made since `begin_batch`, if the roots are unchanged and nothing drew."""

@@ -73,7 +73,6 @@ class Store:
         self._arena = _rounded(_PAGE_BYTES + table_bytes, _PAGE_BYTES)
         self._threads = threading.Lock()
         self._pid = os.getpid()
-        self._unlisted_count = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (f"/proc/{os.getpid()}/fd/{self._fd}", self.budget_bytes)
@@ -132,15 +131,7 @@ class Store:
             count: entries that it adds.
         """
         start = self._locked(lambda: self._allocate(length, count))
-        if not start:
-            return None
-        self._unlisted_count += count
-        return self._view[start : start + length]
-
-    @property
-    def is_listed(self) -> bool:
-        """Whether a key may lead to anything: this or another process has put something."""
-        return self.counts()["entries"] > self._unlisted_count
+        return self._view[start : start + length] if start else None
 
     @property
     def room_count(self) -> float:
