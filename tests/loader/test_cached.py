@@ -348,9 +348,9 @@ class Announced(Dataset):
     def __init__(self):
         if not os.path.exists("/nowhere"):
             print(f"Loaded {self.__len__()} samples.")
-        self.__read_data__()
+        self._read_data()
 
-    def __read_data__(self):
+    def _read_data(self):
         self.read_s = str(time.time())
         self.deep = Deep()
 
@@ -381,12 +381,12 @@ class Announced(Dataset):
     [
         (Announced.__getitem__, None),
         (lambda self, index: self.one(), "the clock"),
-        (lambda self, index: self.__read_data__(), "the clock"),
+        (lambda self, index: self._read_data(), "the clock"),
         (lambda self, index: self.deep(index), "entropy"),
         (lambda self, index: getattr(self, "one" if index else "two")(), "its code names"),
         (lambda self, index: type(self)()[index], "its code names"),
     ],
-    ids=["made", "named", "as if special", "attribute", "by any name", "made again"],
+    ids=["made", "named", "of making", "attribute", "by any name", "made again"],
 )
 def test_only_what_an_item_may_run_is_looked_into(make, said) -> None:
     kind = type("Announced", (Announced,), {"__module__": __name__, "__getitem__": make})
@@ -850,8 +850,9 @@ def sought_in_the_store(monkeypatch):
 
 def test_what_a_process_has_made_itself_is_not_looked_for(monkeypatch) -> None:
     source = Cache(BUDGET).offer(DataLoader(Squares(), batch_size=4))
+    source.fetch(range(24))
     sought = sought_in_the_store(monkeypatch)
-    for _ in range(4):
+    for _ in range(3):
         assert source.fetch(range(24))[:, 0].tolist() == [index * index for index in range(24)]
     assert sought == []
 

@@ -329,10 +329,6 @@ REFUSED = {
     "meta": TensorDataset(X.to("meta")),
     "sparse": TensorDataset(X.to_sparse()),
     "quantized": TensorDataset(QUANTIZED),
-    "other rows": ConcatDataset([TensorDataset(X), TensorDataset(X, X)]),
-    "other shapes": ConcatDataset([TensorDataset(X), TensorDataset(X[:, :2])]),
-    "other types": ConcatDataset([TensorDataset(X), TensorDataset(X.double())]),
-    "other names": ConcatDataset([StackDataset(a=X, b=X), StackDataset(b=X, a=X)]),
     "nested indices": Subset(TensorDataset(X), torch.tensor([[0], [1]])),
     "a mask": Subset(TensorDataset(X), torch.tensor([True, False])),
     "indices in a dict": Subset(TensorDataset(X), {0: 1, 1: 2}),
@@ -349,6 +345,21 @@ def test_says_in_one_sentence_why_it_refuses(kind) -> None:
     assert why
     assert "\n" not in why
     assert not why.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (TensorDataset(X), TensorDataset(X, X)),
+        (TensorDataset(X), TensorDataset(X[:, :2])),
+        (TensorDataset(X), TensorDataset(X.double())),
+        (StackDataset(a=X, b=X), StackDataset(b=X, a=X)),
+    ],
+)
+def test_rows_of_different_kinds_are_left_to_torch(parts) -> None:
+    _, source = sources(ConcatDataset(parts))
+    with pytest.raises(TypeError, match="different kinds"):
+        source.fetch([0, 5])
 
 
 @pytest.mark.parametrize(

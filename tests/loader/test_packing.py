@@ -173,7 +173,7 @@ def test_samples_of_a_loop_lie_side_by_side() -> None:
     values = [
         {
             "x": torch.full((2, 3), i).permute(1, 0) / 3,
-            "y": [np.full(2, i)],
+            "y": [torch.full((2,), i)],
             "z": np.int64(i),
             "n": "",
         }

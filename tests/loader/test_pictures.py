@@ -379,7 +379,7 @@ def test_pictures_outlive_a_change_of_the_dataset(tmp_path, decoded) -> None:
 def test_pictures_are_kept_of_items_whose_samples_may_not_be(tmp_path) -> None:
     code = "print(end=''); return np.array(Image.open(path).convert('L'))"
     _cache, source = passes(dataset_of(files(tmp_path), code), count=3)
-    assert source._whole.made_of.why_not
+    assert source._whole.made_of.code.why_not
     assert len(used) >= 2 * COUNT
 
 
@@ -389,7 +389,7 @@ def test_workers_that_stay_keep_their_source_when_pictures_are_given_up(tmp_path
     cache, source = passes(dataset, count=2)
     source._memo.give_up("no more")
     settings = {"batch_size": BATCH, "collate_fn": list}
-    assert cache.offer(DataLoader(dataset, **settings)) == source._whole.made_of.why_not
+    assert cache.offer(DataLoader(dataset, **settings)) == source._whole.made_of.code.why_not
     stays = DataLoader(dataset, num_workers=1, persistent_workers=True, **settings)
     assert len(cache.offer(stays).fetch([3, 4])) == 2
 

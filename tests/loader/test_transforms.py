@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
-from hasten.loader.sources import pixel_lut, transforms
+from hasten.loader.sources import transforms
 from hasten.loader.sources.pixel_lut import Refused
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
@@ -70,21 +70,15 @@ VALUES = {
     "ToDtype to int16": v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.int16, scale=True)]),
     "ToDtype twice": [v2.ToImage(), v2.ToDtype(F32, scale=True), v2.ToDtype(torch.uint8, True)],
     "ToPureTensor": v2.Compose([v2.ToImage(), v2.ToPureTensor()]),
-    "Identity": v2.Compose([v2.Identity(), v2.ToImage()]),
     "Normalize": v1.Compose([v1.ToTensor(), v1.Normalize(*RGB_MEANS)]),
     "Normalize in place": [v1.ToTensor(), v1.Normalize(*RGB_MEANS, inplace=True)],
     "Normalize by one": v1.Compose([v1.ToTensor(), v1.Normalize(0.5, 0.25)]),
     "Normalize twice": [v1.ToTensor(), v1.Normalize([0.5], [0.3]), v1.Normalize(*RGB_MEANS)],
     "Normalize 2": [v2.ToImage(), v2.ToDtype(F32, scale=True), v2.Normalize(*RGB_MEANS)],
     "Normalize 2 in place": [v1.ToTensor(), v2.Normalize(*RGB_MEANS, inplace=True)],
-    "Sequential": torch.nn.Sequential(v2.PILToTensor(), v1.ConvertImageDtype(F32)),
     "nested": v1.Compose([v2.Compose([v1.ToTensor()]), v1.Compose((v1.Normalize(0.1, 0.2),))]),
 }
 MOVES = {
-    "CenterCrop": v1.CenterCrop(5),
-    "CenterCrop 2": v2.CenterCrop((4, 7)),
-    "CenterCrop beyond": v1.CenterCrop((12, 4)),
-    "CenterCrop 2 beyond": v2.CenterCrop((6, 10)),
     "Pad": v1.Pad(2),
     "Pad two": v1.Pad((1, 2), fill=9),
     "Pad four": v1.Pad([1, 2, 3, 0], fill=255),
@@ -96,21 +90,16 @@ MOVES = {
     "RandomCrop, padded": v1.RandomCrop((9, 7), padding=4),
     "RandomCrop, filled": v1.RandomCrop(6, padding=(1, 3), fill=77),
     "RandomCrop, reflected": v1.RandomCrop((9, 7), padding=3, padding_mode="reflect"),
-    "RandomCrop, if needed": v1.RandomCrop((12, 9), padding=1, pad_if_needed=True),
-    "RandomCrop, if too narrow": v1.RandomCrop((4, 10), pad_if_needed=True),
     "RandomCrop of one axis": v1.RandomCrop((9, 4)),
     "RandomCrop of nothing": v1.RandomCrop((9, 7)),
     "RandomCrop 2": v2.RandomCrop((5, 6)),
     "RandomCrop 2, padded": v2.RandomCrop((9, 7), padding=(1, 2, 3, 0), fill=5),
-    "RandomCrop 2, if needed": v2.RandomCrop((12, 8), padding=1, pad_if_needed=True),
     "RandomCrop 2 of one axis": v2.RandomCrop((5, 7)),
     "RandomCrop 2 of nothing": v2.RandomCrop((9, 7)),
     "RandomHorizontalFlip": v1.RandomHorizontalFlip(),
     "RandomHorizontalFlip 2": v2.RandomHorizontalFlip(0.1),
-    "RandomVerticalFlip": v1.RandomVerticalFlip(0.3),
-    "RandomVerticalFlip 2": v2.RandomVerticalFlip(),
     "never flipped": v1.RandomHorizontalFlip(0.0),
-    "always flipped": v2.RandomVerticalFlip(1),
+    "always flipped": v2.RandomHorizontalFlip(1),
     "Resize to the same": v1.Resize((9, 7)),
     "Resize 2 to the same": v2.Resize(7),
 }
@@ -140,23 +129,23 @@ def test_each_move_of_a_picture_keeps_its_bits_and_draws(name, channel_count) ->
 
 @pytest.mark.parametrize("name", MOVES)
 def test_each_move_of_a_tensor_keeps_its_bits_and_draws(name) -> None:
-    compare(chained(v1.ToTensor(), MOVES[name]))
     compare(chained(v1.PILToTensor(), MOVES[name]))
+    if getattr(MOVES[name], "fill", 0):  # no pixel is more than 1
+        with pytest.raises(Refused, match="filled"):
+            compare(chained(v1.ToTensor(), MOVES[name]))
+    else:
+        compare(chained(v1.ToTensor(), MOVES[name]))
 
 
-def test_a_fill_may_be_no_value_of_a_pixel() -> None:
-    scaled = VALUES["Normalize"]
-    for pad in (v1.Pad(2), v1.Pad(1, fill=-3.7), v2.Pad(1, fill=[0.1, 2.0, 0.3])):
-        compare(chained(scaled, pad))
-        compare(chained(scaled, pad, v1.Normalize(*RGB_MEANS), v1.Pad(1, fill=0.25)))
-    compare(chained(v1.Pad(1, fill=(1, 2, 3)), scaled))
+def test_a_fill_may_differ_by_channel() -> None:
+    compare(chained(v1.Pad(1, fill=(1, 2, 3)), VALUES["Normalize"]))
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(set(MOVES) - {"Resize to the same", "Resize 2 to the same"})),
              max_size=3),
-    st.sampled_from(sorted(set(VALUES) - {"Identity"})),
+    st.sampled_from(sorted(VALUES)),
     st.lists(st.sampled_from(sorted(MOVES)), max_size=2),
     st.integers(1, 7),
 )  # fmt: skip
@@ -167,21 +156,6 @@ def test_chains_of_anything_known_keep_bits_and_draws(before, values, after, cou
     except Refused:
         return
     compare(whole, count=count)
-
-
-def test_common_chains_are_computed_and_others_looked_up() -> None:
-    for name in ("ToTensor", "Normalize", "ConvertImageDtype", "ToDtype, scaled", "Normalize 2"):
-        assert transforms.read(chained(VALUES[name]), 9, 7, 3).arithmetic, name
-    for name in ("ConvertImageDtype to half", "PILToTensor"):
-        assert not transforms.read(chained(VALUES[name]), 9, 7, 3).arithmetic, name
-
-
-def test_arithmetic_that_misses_one_bit_is_not_used() -> None:
-    table = transforms.read(v1.ToTensor(), 9, 7, 1).table
-    assert pixel_lut.proved([("div_", 255)], table)
-    assert not pixel_lut.proved([("mul_", 1 / 255)], table)
-    with mock.patch.object(pixel_lut, "proved", return_value=()):
-        compare(VALUES["Normalize"])
 
 
 def test_several_threads_change_nothing() -> None:
@@ -219,6 +193,11 @@ def patched():
         (Mine(), "Mine"),
         (v1.Compose([v1.Resize(5), v1.ToTensor()]), "Resize"),
         (v1.Compose([v1.Grayscale(), v1.ToTensor()]), "Grayscale"),
+        (v1.Compose([v1.CenterCrop(5), v1.ToTensor()]), "CenterCrop"),
+        (v1.Compose([v1.RandomVerticalFlip(), v1.ToTensor()]), "RandomVerticalFlip"),
+        (torch.nn.Sequential(v2.PILToTensor(), v1.ConvertImageDtype(F32)), "Sequential"),
+        (v1.Compose([v1.RandomCrop(5, pad_if_needed=True), v1.ToTensor()]), "RandomCrop"),
+        (v1.Compose([v1.ToTensor(), v1.Normalize(0.5, 0.2), v1.Pad(2)]), "filled"),
         (v1.Compose([v1.RandomRotation(5), v1.ToTensor()]), "RandomRotation"),
         (v1.Compose([v1.RandomApply([v1.ToTensor()])]), "RandomApply"),
         (v1.Compose([v1.ToTensor(), v1.ToTensor()]), "ToTensor"),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.loader.cache_warmup import CacheWarmups
-    from hasten.loader.sources.source import Setup, Source
+    from hasten.loader.sources.source import Source
 
     Offer = Callable[[Any], Source | str]
     Undo = Callable[[], None]
@@ -125,7 +125,7 @@ class LoaderEngine:
         """
         return self._with(self.offers, offer)
 
-    def in_workers(self, setup: Setup) -> Undo:
+    def in_workers(self, setup: Any) -> Undo:
         """Let `setup` act in each worker process.
 
         It has `enter(worker_index)` for its start and `first(fetch, indices, dataset, collate_fn)`,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
 from hasten.loader.cache import file_access
-from hasten.loader.cache.memo import Memo, new_salt
+from hasten.loader.cache.memo import Memo
 from hasten.loader.cache.pictures import Pictures
 from hasten.loader.cache.purity import PurityAnalysis
 from hasten.loader.cache.recipes import WholeSample, recipe_of
@@ -68,7 +68,7 @@ class Cache:
             pictures = None
         if pictures is None and why:
             stays = loader.num_workers and loader.persistent_workers
-            was_offered = not memo.made_of.why_not or memo in self._of_pictures
+            was_offered = not memo.made_of.code.why_not or memo in self._of_pictures
             if not (stays and was_offered):
                 return why
             # Without a source these workers would restart, and so would their random streams.
@@ -89,11 +89,11 @@ class Cache:
 
     def _pictures_of(self, dataset: Any, memo: Memo) -> Pictures | None:
         """Return what is kept of the samples of `memo` if they draw; None where it is nothing."""
-        if not memo.made_of.opens_pictures:
+        if not memo.made_of.code.opens_pictures:
             return None
         known = self._of_pictures.get(memo)
         if known is None:
-            known = self._of_pictures[memo] = Memo(memo.store, new_salt(), ())
+            known = self._of_pictures[memo] = Memo(memo.store, ())
         return Pictures(dataset, known)
 
     def _memo_of(self, dataset: Any, roots: tuple[Any, ...]) -> Memo:
@@ -110,7 +110,9 @@ class Cache:
             drop_count += 1
             if len(self._memos) == 1:  # else what is kept of other datasets counts, too
                 self._store = None
-        memo = Memo(self._current_store(), new_salt(), roots)
+        if self._store is None:
+            self._store = Store(self._budget_bytes, spill_dir=self._spill_dir)
+        memo = Memo(self._store, roots)
         if drop_count >= _MOST_DROPS:
             memo.off = "the dataset changes from pass to pass"
         elif not looks.is_whole:
@@ -124,11 +126,6 @@ class Cache:
         self._memos.pop(key, None)
         if not self._memos:
             self._store = None
-
-    def _current_store(self) -> Store:
-        if self._store is None:
-            self._store = Store(self._budget_bytes, spill_dir=self._spill_dir)
-        return self._store
 
 
 class CachedSource:
@@ -149,9 +146,8 @@ class CachedSource:
     def __init__(
         self, loader: Any, recipe: Recipe, memo: Memo, pictures: Pictures | None = None
     ) -> None:
-        from torch.utils.data import Subset, default_collate
+        from torch.utils.data import default_collate
 
-        self._subset = Subset
         self._dataset = loader.dataset
         self.collate_fn = loader.collate_fn  # a worker puts its own there
         self._recipe = recipe
@@ -177,7 +173,7 @@ class CachedSource:
             for index in indices:
                 samples.append(self._recipe.fetch(self._resolve(index)))
                 # What other processes tell is asked once a batch.
-                if self._pictures is not None and self._whole.mostly_draws:
+                if self._pictures is not None and self._whole.admission.mostly_draws:
                     self._turn()
         return self.collate_fn(samples)
 
@@ -280,7 +276,7 @@ class CachedSource:
         each = self._recipe.value_ratio
         if self._memo.off or not each:
             return 0.0
-        store, share = self._memo.store, self._memo.kept_share
+        store, share = self._memo.store, self._memo.admission.kept_share
         with contextlib.suppress(Exception):  # a dataset of the script's own
             share *= min(1.0, store.room_count / (each * len(self._dataset)))
         return share
@@ -292,8 +288,10 @@ class CachedSource:
 
     def _resolve(self, index: Any) -> Any:
         """Return the index into the innermost dataset, as nested subsets would ask for it."""
+        from torch.utils.data import Subset
+
         dataset = self._dataset
-        while type(dataset) is self._subset:
+        while type(dataset) is Subset:
             index, dataset = dataset.indices[index], dataset.dataset
         return index
 
@@ -303,7 +301,7 @@ def _draws(memo: Memo) -> bool:
     key = memo.salt + _DRAWS
     if memo.store.has(key):
         return True
-    return memo.mostly_draws and memo.store.put(key, b"1")
+    return memo.admission.mostly_draws and memo.store.put(key, b"1")
 
 
 def base_of(dataset: Any) -> Any:

@@ -35,7 +35,6 @@ class FileAccessRecord:
         stamps: of files opened for reading and folders listed, taken just before that.
         unsettled: one of them changed so recently that its stamp may not show the next change.
         why_not: what else the process did that no stamp can show; empty if nothing.
-        imports: a library was imported whose readers are known.
         outer: the record that encloses this one.
     """
 
@@ -43,14 +42,13 @@ class FileAccessRecord:
         self.stamps: dict[str, Stamp] = {}
         self.unsettled = False
         self.why_not = ""
-        self.imports = False
         self.outer = outer
 
     def saw(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Take in an audit event."""
         if event in _READS:
             target = arguments[0] if arguments else None
-            path = target if type(target) is str else _path_of(target)
+            path = _path_of(target)
             writes = event == "open" and _writes(arguments)
             if path and not writes and not path.startswith(_NO_FILES):
                 self.takes(path)
@@ -60,14 +58,18 @@ class FileAccessRecord:
             root = str(arguments[0]).partition(".")[0]
             if root in LIBRARIES:  # its readers are not watched before the next record
                 self.why_not = f"it imports {root}"
-                self.imports = True
         elif _leads_outside(event):
             self.why_not = f"it reaches outside ({event})"
 
     def takes(self, path: str) -> None:
         """Stamp a file that is about to be read."""
-        if path not in self.stamps:
+        if path in self.stamps:
+            return
+        try:
             seen = self.stamps[path] = stamp(path)
+        except OSError:  # whoever opens it will say so
+            self.why_not = "its file is not there"
+        else:
             self.unsettled = self.unsettled or not settled(seen)
 
 
@@ -89,8 +91,7 @@ def record() -> FileAccessRecord:
         sys.addaudithook(_hook)
     with _turn:
         opened = _recording = FileAccessRecord(_recording)
-        if opened.outer is None or opened.outer.imports:
-            _readers.begin()
+        _readers.begin()  # an item may have imported a library since
     return opened
 
 
@@ -107,7 +108,6 @@ def stop() -> None:
     if outer is not None:
         outer.unsettled |= ended.unsettled
         outer.why_not = outer.why_not or ended.why_not
-        outer.imports |= ended.imports
         for seen in ended.stamps.values():
             outer.stamps.setdefault(seen[0], seen)
 
@@ -156,7 +156,12 @@ def stamp(path: str) -> Stamp:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return path, 0, 0, 0, 0, 0
-    return path, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+    return path, *figures(found)
+
+
+def figures(found: os.stat_result) -> tuple[int, int, int, int, int]:
+    """Return what changes when a file is written or replaced."""
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
 
 
 def settled(seen: Stamp) -> bool:

@@ -18,12 +18,9 @@ _MOST_READY_COUNT = 1 << 16
 
 
 class NewValue(NamedTuple):
-    """A value that is to be kept.
+    """A value that is to be kept, untouched since it was made of files with these stamps.
 
     Attributes:
-        name: what to find it by.
-        value: the value, untouched since it was made.
-        stamps: of the files that it was made from.
         replaces: an older one, whose files have changed, may be there.
         parts: it is packed already.
     """
@@ -36,10 +33,9 @@ class NewValue(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A value that is kept.
+    """A value that is kept, made of files with these stamps.
 
     Attributes:
-        stamps: of the files that it was made from.
         lent: the value in the memory that keeps it, only to be read; None where it is not there.
         make: makes a copy.
     """
@@ -62,8 +58,6 @@ class KeptValues:
         owns: this process made the memo.
 
     Attributes:
-        store: as given.
-        salt: as given.
         is_full: nothing more fits.
     """
 
@@ -72,7 +66,6 @@ class KeptValues:
         self.salt = salt
         self.is_full = False
         self._pid = os.getpid() if owns else None
-        self._is_listed = True
         self._rows: dict[bytes, Any] = {}
         self._stamps: dict[bytes, tuple[file_access.Stamp, ...]] = {}
         self._sought: dict[bytes, Found] = {}
@@ -81,16 +74,12 @@ class KeptValues:
         """Return whether the value of `name` is kept."""
         return name in self._rows or self.store.has(self.salt + name)
 
-    def begin_batch(self) -> None:
-        """See whether this or another process has put values by their keys."""
-        self._is_listed = self.store.is_listed
-
     def find(self, name: bytes) -> tuple[Found | None, bool]:
         """Return the value of `name`, and whether only one is there whose files have changed."""
         found = self._ready(name)
         if found is not None and file_access.unchanged(found.stamps):
             return found, False
-        view = self.store.get(self.salt + name) if self._is_listed else None
+        view = self.store.get(self.salt + name)
         if view is None:
             return None, found is not None
         packed = packing.Packed(view)
@@ -103,20 +92,15 @@ class KeptValues:
 
     def lent(self, names: Sequence[bytes]) -> list[Any] | None:
         """Return values in the memory that keeps them; None where one of them is not there."""
-        rows = self._rows
-        if self._sought:
-            found = [self._ready(name) for name in names]
-            lent = [None if one is None else one.lent for one in found]
-            stamped = [one.stamps for one in found if one is not None]
-        else:  # the usual case: no record is made for each value
-            lent = [rows.get(name) for name in names]
-            stamped = [self._stamps[name] for name in names if name in self._stamps]
-        if any(value is None for value in lent):
-            return None
-        for stamps in filter(None, stamped):
-            if not file_access.unchanged(stamps):
+        lent = []
+        for name in names:
+            value, stamps = self._rows.get(name), self._stamps.get(name, ())
+            if value is None and name in self._sought:
+                stamps, value, _ = self._sought[name]
+            if value is None or not file_access.unchanged(stamps):
                 return None
             file_access.read(stamps)
+            lent.append(value)
         return lent
 
     def forget(self) -> None:
@@ -136,12 +120,7 @@ class KeptValues:
         return known_count + count <= _MOST_READY_COUNT and os.getpid() == self._pid
 
     def keep(self, values: list[NewValue], pack: Callable[[NewValue], Any]) -> None:
-        """Keep the values of a batch, as far as there is room.
-
-        Args:
-            values: of the batch.
-            pack: packs one of them; None where it cannot be packed.
-        """
+        """Keep the values of a batch, as far as there is room and `pack` returns their parts."""
         if not self._stack(values):
             packed = [(one, pack(one) if one.parts is None else one.parts) for one in values]
             self._put([(one, parts) for one, parts in packed if parts is not None])

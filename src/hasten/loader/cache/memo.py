@@ -43,52 +43,37 @@ class Memo:
 
     Args:
         store: where the bytes lie.
-        salt: what sets the keys of this memo apart.
+        salt: that of the same memo in another process, which sets its keys apart.
         roots: the objects whose code makes the values, and whose changes would change them.
             Without any, the maker is known: it draws nothing and reads one file only.
-        off: as the attribute.
-        owns: this process is the one that makes the first memo with this salt.
 
     Attributes:
-        store: as given.
-        salt: as given.
-        made_of: the roots.
-        kept: the values.
+        admission: decides what may be kept.
         off: why nothing is kept any more; empty where something is.
     """
 
     def __init__(
-        self, store: Store, salt: bytes, roots: tuple[Any, ...], off: str = "", *, owns: bool = True
+        self, store: Store, roots: tuple[Any, ...], *, salt: bytes = b"", off: str = ""
     ) -> None:
         self.store = store
         self.off = off
-        self.salt = salt
+        self.salt = salt or os.urandom(12)
         self.made_of = RootWatch(roots)
-        self.kept = KeptValues(store, salt, owns=owns)
-        self._admission = Admission(self.made_of)
+        self.kept = KeptValues(store, self.salt, owns=not salt)
+        self.admission = Admission(self.made_of)
         self._defers = self._is_looked_at = False
         self._pending: list[NewValue] = []
         self._before: Any = None
         self._use_count = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.store, self.salt, self.made_of.roots, self.off)
+        return partial(Memo, salt=self.salt, off=self.off), (self.store, self.made_of.roots)
 
     @property
     def why_not(self) -> str:
         """Why the code alone forbids keeping, or why this or another process gave up."""
         found = self.store.get(self.salt + _OFF)
-        return self.made_of.why_not or self.off or (bytes(found).decode() if found else "")
-
-    @property
-    def mostly_draws(self) -> bool:
-        """Whether most of the values made here drew random numbers."""
-        return self._admission.mostly_draws
-
-    @property
-    def kept_share(self) -> float:
-        """The share of the values made here that were kept; 1 before any was."""
-        return self._admission.kept_share
+        return self.made_of.code.why_not or self.off or (bytes(found).decode() if found else "")
 
     def begin_batch(self, count: int, *, lends: bool = False, defers: bool = False) -> None:
         """Note how the roots look before `count` values are fetched.
@@ -98,23 +83,22 @@ class Memo:
             lends: later ones like it are lent.
             defers: nobody writes into them before the batch ends.
         """
-        self._admission.batch_count, self._admission.lends = count, lends
+        self.admission.batch_count, self.admission.lends = count, lends
         self._defers, self._is_looked_at = defers, False
         self._pending = []  # an item of the last batch may have raised
         self._before = None
         if not self.off:
             self.made_of.look()
-            self.kept.begin_batch()
 
     def end_batch(self) -> None:
         """Keep what was made since `begin_batch`, if the roots are unchanged and nothing drew."""
         pending, self._pending = self._pending, []
         if pending and self.made_of.changed():
             self.give_up("its samples change the dataset")
-        if pending and not self.off and self._admission.lets_through(self._before, len(pending)):
-            self.kept.keep(pending, self._pack)
-            if self._admission.why_over:
-                self.give_up(self._admission.why_over)
+        if pending and not self.off and self.admission.lets_through(self._before, len(pending)):
+            self.kept.keep(pending, self.admission.pack)
+            if self.admission.why_over:
+                self.give_up(self.admission.why_over)
 
     def fetch(self, name: bytes, make: Callable[[], Any], path: str | None = None) -> Any:
         """Return the value of `name`, from the store or from `make()`.
@@ -181,27 +165,19 @@ class Memo:
     ) -> Any:
         if self._before is None:
             self._before = self.made_of.states()
-        value, stamps = self._admission.make(make, path)
+        value, stamps = self.admission.make(make, path)
         if stamps is not None:
             new = NewValue(name, value, stamps, replaces, None)
             if not self.made_of.has_roots and not self._defers:
-                self.kept.keep([new], self._pack)
+                self.kept.keep([new], self.admission.pack)
             elif self._defers:
                 self._pending.append(new)
-            elif parts := self._pack(new):
+            elif parts := self.admission.pack(new):
                 # Some are the value's own memory, which a transform may write into.
                 self._pending.append(new._replace(parts=[b"".join(parts)]))
-        if self._admission.why_over:
-            self.give_up(self._admission.why_over)
+        if self.admission.why_over:
+            self.give_up(self.admission.why_over)
         return value
-
-    def _pack(self, new: NewValue) -> list[Any] | None:
-        return self._admission.pack(new.value, new.stamps)
-
-
-def _arrived(store: Store, salt: bytes, roots: tuple[Any, ...], off: str) -> Memo:
-    """Return the memo of another process."""
-    return Memo(store, salt, roots, off, owns=False)
 
 
 class RootWatch:
@@ -210,11 +186,8 @@ class RootWatch:
     They are held weakly where possible, so a script that makes a dataset per fold holds only one
     at a time.
 
-    Args:
-        roots: these objects.
-
     Attributes:
-        has_roots: whether there are any.
+        code: what makes the values, as far as it is followed.
         look_ns: nanoseconds that the quickest look at them took.
     """
 
@@ -222,7 +195,7 @@ class RootWatch:
         self.has_roots = bool(roots)
         self.look_ns = 0
         self._roots = tuple(map(_held, roots))
-        self._code = PurityAnalysis(*roots)
+        self.code = PurityAnalysis(*roots)
         self._private: random_states.Private | None = None
         self._seen: dict[bool, Any] = {}
 
@@ -232,19 +205,9 @@ class RootWatch:
         return tuple(root() for root in self._roots)
 
     @property
-    def why_not(self) -> str:
-        """Why their code alone forbids keeping a value; empty if it does not."""
-        return self._code.why_not
-
-    @property
     def draws_privately(self) -> bool:
         """Whether they hold generators of their own, whose draws cannot be taken back."""
         return bool(random_states.Private(*self.roots).found)
-
-    @property
-    def opens_pictures(self) -> bool:
-        """Whether their code opens pictures with Pillow, as far as it is seen."""
-        return self._code.opens_pictures
 
     def changed(self, *, brief: bool = False) -> bool:
         """Return whether they look different from the first call, so that values may differ too.
@@ -265,7 +228,7 @@ class RootWatch:
     def _look(self, *, brief: bool) -> list[Any]:
         began_ns = time.perf_counter_ns()
         look = partial(fingerprint, brief=brief, deepest=DEEP)
-        found = [*map(look, self.roots), *(look(value, 1) for value in self._code.outside())]
+        found = [*map(look, self.roots), *(look(value, 1) for value in self.code.outside())]
         if not brief:
             took_ns = time.perf_counter_ns() - began_ns
             self.look_ns = min(took_ns, self.look_ns or took_ns)
@@ -292,11 +255,7 @@ class Admission:
     after a batch, and around values made twice. If a batch draws, nothing of it is kept, and
     from then on they are read around each value.
 
-    Args:
-        made_of: the objects whose code makes the values.
-
     Attributes:
-        batch_count: values of a batch.
         lends: kept values are lent, which takes less time than to copy them.
         why_over: why nothing is to be kept any more; empty where something is.
     """
@@ -324,12 +283,7 @@ class Admission:
     def make(
         self, make: Callable[[], Any], path: str | None
     ) -> tuple[Any, tuple[file_access.Stamp, ...] | None]:
-        """Return the value, and the stamps of its files where it may be kept.
-
-        Args:
-            make: makes the value.
-            path: a file that it reads in a way that would not be seen.
-        """
+        """Return the value, and the stamps of its files where it may be kept."""
         has_roots = self._made_of.has_roots
         number = self._try_count + 1
         doubles = number <= _DOUBLE_COUNT or number % _DOUBLE_EVERY == 0
@@ -338,7 +292,7 @@ class Admission:
         began_ns = time.perf_counter_ns()
         try:
             if path is not None:
-                _take(opened, path)
+                opened.takes(path)
             value = make()
         finally:
             if has_roots:
@@ -359,10 +313,10 @@ class Admission:
         self._keep_count += 1
         return value, stamps
 
-    def pack(self, value: Any, stamps: tuple[file_access.Stamp, ...]) -> list[Any] | None:
+    def pack(self, new: NewValue) -> list[Any] | None:
         """Return the parts of a value that may be kept; None where it cannot be."""
         try:
-            return packing.pack(value, stamps)
+            return packing.pack(new.value, new.stamps)
         except Exception as error:  # a foreign object may raise anything
             self._keep_count -= 1
             self._leave_out(f"a sample holds {error}")
@@ -377,14 +331,7 @@ class Admission:
         self, value: Any, again: Callable[[], Any] | None, before: Any,
         opened: file_access.FileAccessRecord,
     ) -> str:  # fmt: skip
-        """Return why a value may not be kept; empty where it may.
-
-        Args:
-            value: as it was made.
-            again: makes it a second time, None where once is enough.
-            before: the states before it was made; None where they were not read.
-            opened: the files that it was made from.
-        """
+        """Return why a value may not be kept; empty where it may. `again` makes it once more."""
         if before is not None and self._made_of.states() != before:
             self._drew_count += 1
             return "its samples draw random numbers"
@@ -418,11 +365,7 @@ class Admission:
             self.why_over = "its samples are the dataset's own memory"
 
     def _compare_copy(self, value: Any, live_ns: int) -> str:
-        """Copy a value once, to see whether the copy is the same and cheaper than making it.
-
-        Returns:
-            Why it may not be kept; empty where it may.
-        """
+        """Copy a value once; return why it may not be kept if the copy differs or costs more."""
         try:
             joined = bytearray(b"".join(packing.pack(value)))
         except Exception as error:  # a foreign object may raise anything
@@ -455,15 +398,3 @@ def _held(root: Any) -> Callable[[], Any]:
         return weakref.ref(root)
     except TypeError:
         return lambda: root
-
-
-def _take(opened: file_access.FileAccessRecord, path: str) -> None:
-    try:
-        opened.takes(path)
-    except OSError:  # whoever opens it will say so
-        opened.why_not = "its file is not there"
-
-
-def new_salt() -> bytes:
-    """Return a key prefix that no other memo uses."""
-    return os.urandom(12)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _ALIGN_BYTES = 64
 _LENGTH = struct.Struct("<Q")
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
-ARRAY_KINDS = "biufcSUmM"
+_ARRAY_KINDS = "biufcSUmM"
 _IMAGE_MODES = {"1", "L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB", "I", "F"}
 _IMAGE_FIELDS = {
     "im", "_im", "mode", "_mode", "size", "_size", "info",
@@ -187,7 +187,7 @@ def _describe_array(value: Any, buffers: list[Any]) -> tuple[Any, ...]:
     numpy = sys.modules["numpy"]
     dtype = value.dtype
     order = _outermost_first(value.shape, value.strides)
-    if dtype.kind not in ARRAY_KINDS or dtype.metadata or not dtype.itemsize or order is None:
+    if dtype.kind not in _ARRAY_KINDS or dtype.metadata or not dtype.itemsize or order is None:
         raise Unpackable(f"an array of {dtype}")
     permuted = value.transpose(order)
     again = numpy.empty(permuted.shape, dtype).transpose(_inverse(order))
@@ -330,4 +330,4 @@ def copied(value: Any) -> Any:
         return kind(map(copied, value))
     if hasattr(value, "clone"):
         return value.clone()
-    return value.copy() if value.shape else value  # of an array; NumPy's numbers stay
+    return value  # a number of NumPy's

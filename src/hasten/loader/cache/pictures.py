@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import sys
@@ -12,8 +11,10 @@ from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.cache.file_access import figures
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from hasten.loader.cache.memo import Memo
 
@@ -39,16 +40,9 @@ class Pictures:
     The items themselves run each time, random transforms included. While one is made, `load`
     of Pillow's files finds pixels that were decoded before, and leaves the picture as it would
     have left it. The first pictures are decoded all the same and compared, later ones now and
-    then.
-
-    Attributes:
-        roots: none: what is kept depends on files only.
-        defers: what items do with a picture may write into it.
-        is_known_pure: what the items do is unknown.
-        memo: keeps the pixels.
+    then. What items do with a picture is unknown: it may draw, or write into it.
     """
 
-    roots: tuple[Any, ...] = ()
     defers = is_known_pure = False
 
     def __init__(self, dataset: Any, memo: Memo) -> None:
@@ -65,11 +59,11 @@ class Pictures:
             self._equal_count = _COMPARED_COUNT  # another process has compared them
 
     def has(self, index: Any) -> bool:
-        """Return that something is left to do, whatever the index."""
+        """Return False: something is always left to do."""
         return False
 
     def lend(self, indices: Sequence[Any]) -> list[Any] | None:
-        """Return that no batch can be had without its items' work, whatever the indices."""
+        """Return None: the items have work to do."""
         return None
 
     def fetch(self, index: Any) -> Any:
@@ -109,18 +103,19 @@ class Pictures:
             return decoding.access
         self._use_count += 1
         if self._equal_count < _COMPARED_COUNT or self._use_count % _COMPARED_EVERY == 0:
-            return self._compare(image, found, original)
+            return self._compare(image, found, original, place[1])
         return _fill(image, *found)
 
-    def _compare(self, image: Any, found: Any, original: Callable[[Any], Any]) -> Any:
+    def _compare(self, image: Any, found: Any, original: Callable[[Any], Any], path: str) -> Any:
         """Decode a picture all the same, and see whether a twin gets the same from what is kept."""
-        with _twin(image) as twin:
+        with open(path, "rb") as file:
+            twin = _twin(image, file)
             if twin is None or _facts(twin) != _facts(image):  # the script has changed it already
                 return original(image)
             files = image.fp, twin.fp
             access = original(image)
             _fill(twin, *found)
-            places = [-1 if file.closed else file.tell() for file in files]
+            places = [-1 if one.closed else one.tell() for one in files]
             same = _facts(twin) == _facts(image) and _pixels(twin) == _pixels(image)
         if not same or places[0] != places[1]:
             self.memo.give_up("a picture differs from what it was")
@@ -206,13 +201,9 @@ def _path_of(image: Any) -> str | None:
         return None
     path = os.fsdecode(path)
     try:
-        return path if _figures(os.fstat(file.fileno())) == _figures(os.stat(path)) else None
+        return path if figures(os.fstat(file.fileno())) == figures(os.stat(path)) else None
     except (OSError, ValueError):  # gone, or closed
         return None
-
-
-def _figures(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
 
 
 def _fill(image: Any, pixels: Any, position: int, left_count: int | None) -> Any:
@@ -242,18 +233,14 @@ def _fill(image: Any, pixels: Any, position: int, left_count: int | None) -> Any
     return sys.modules["PIL.Image"].Image.load(image)
 
 
-@contextlib.contextmanager
-def _twin(image: Any) -> Iterator[Any]:
-    """Give the picture once more, as it is before it is loaded; None where that fails."""
-    path, twin = _path_of(image), None
-    if path is None:
-        yield None
-        return
-    with open(path, "rb") as file:
-        with contextlib.suppress(Exception):
-            twin = type(image)(file, image.filename)
-            twin._exclusive_fp = image._exclusive_fp
-        yield twin
+def _twin(image: Any, file: Any) -> Any:
+    """Return the picture once more, as it is before it is loaded; None where that fails."""
+    try:
+        twin = type(image)(file, image.filename)
+    except Exception:
+        return None
+    twin._exclusive_fp = image._exclusive_fp
+    return twin
 
 
 def _facts(image: Any) -> dict[str, str]:

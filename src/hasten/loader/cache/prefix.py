@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from enum import Enum
 from typing import Any
 
-_IMAGE, _TENSOR = "image", "tensor"
+from hasten.loader.sources.transforms import generation_of, untouched
+
+IMAGE, _TENSOR = "image", "tensor"
 # What each transform takes, and what it makes of it.
 _KNOWN = {
-    "Resize": {_IMAGE: _IMAGE},
-    "CenterCrop": {_IMAGE: _IMAGE},
-    "Pad": {_IMAGE: _IMAGE},
-    "Grayscale": {_IMAGE: _IMAGE},
-    "ToTensor": {_IMAGE: _TENSOR},
-    "PILToTensor": {_IMAGE: _TENSOR},
+    "Resize": {IMAGE: IMAGE},
+    "CenterCrop": {IMAGE: IMAGE},
+    "Pad": {IMAGE: IMAGE},
+    "Grayscale": {IMAGE: IMAGE},
+    "ToTensor": {IMAGE: _TENSOR},
+    "PILToTensor": {IMAGE: _TENSOR},
     "ConvertImageDtype": {_TENSOR: _TENSOR},
     "Normalize": {_TENSOR: _TENSOR},
 }
-_HOMES = ("torchvision.transforms", "torchvision.transforms.v2")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _PLAIN = (int, float, str, bool, type(None))
 
 
@@ -30,12 +29,8 @@ def chain_of(transform: Any) -> list[Any]:
     """
     if transform is None:
         return []
-    for home in _HOMES:
-        compose = getattr(sys.modules.get(home), "Compose", None)
-        if compose is not None and type(transform) is compose:
-            plain = _signature(transform, leaving="transforms") is not None
-            return list(transform.transforms) if plain else [transform]
-    return [transform]
+    is_compose = type(transform).__name__ == "Compose" and _is_own(transform)
+    return list(transform.transforms) if is_compose else [transform]
 
 
 def split(chain: list[Any]) -> tuple[list[str], list[str]]:
@@ -47,12 +42,10 @@ def split(chain: list[Any]) -> tuple[list[str], list[str]]:
     Args:
         chain: transforms, the first of which gets a plain Pillow image.
     """
-    kind, signatures, kinds = _IMAGE, [], []
-    if _watched():
-        return [], []
+    kind, signatures, kinds = IMAGE, [], []
     for transform in chain:
-        following = _KNOWN.get(_known_name(transform), {}).get(kind)
-        signature = _signature(transform)
+        following = _KNOWN.get(type(transform).__name__, {}).get(kind)
+        signature = _signature(transform) if following and _is_own(transform) else None
         if following is None or signature is None:
             break
         kind = following
@@ -61,36 +54,16 @@ def split(chain: list[Any]) -> tuple[list[str], list[str]]:
     return signatures, kinds
 
 
-def image_length(kinds: list[str]) -> int:
-    """Return how many of the leading transforms still give an image: bytes, not floats."""
-    return kinds.index(_TENSOR) if _TENSOR in kinds else len(kinds)
+def _is_own(transform: Any) -> bool:
+    """Return whether a transform is torchvision's own, to the last method."""
+    return generation_of(transform) is not None and untouched(transform)
 
 
-def _watched() -> bool:
-    """Return whether somebody hooks into the calls of all modules."""
-    torch_module = sys.modules.get("torch.nn.modules.module")
-    return bool(
-        getattr(torch_module, "_global_forward_hooks", None)
-        or getattr(torch_module, "_global_forward_pre_hooks", None)
-    )
-
-
-def _known_name(transform: Any) -> str:
-    kind = type(transform)
-    for home in _HOMES:
-        if getattr(sys.modules.get(home), kind.__name__, None) is kind:
-            return str(kind.__name__)
-    return ""
-
-
-def _signature(transform: Any, leaving: str = "") -> str | None:
+def _signature(transform: Any) -> str | None:
     """Return type and settings of a transform; None if something in it cannot be compared."""
-    fields = getattr(transform, "__dict__", {})
-    if any(fields.get(name) for name in _HOOKS):
-        return None
     settings = []
-    for name, value in sorted(fields.items()):
-        if name.startswith("_") or name == leaving:
+    for name, value in sorted(vars(transform).items()):
+        if name.startswith("_"):
             continue
         plain = _plain(value)
         if plain is None:

@@ -10,13 +10,10 @@ import sys
 import sysconfig
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hasten.loader.cache import readers
 from hasten.loader.fingerprint import globals_in, names_in
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _DEEPEST = 5
 _MOST_MEMBERS = 64
@@ -51,9 +48,6 @@ _UNSEEN_READERS = {
     "pyvips", "imageio_ffmpeg", "ray", "accimage", "fsspec", "s3fs", "gcsfs", "tensorstore",
 }  # fmt: skip
 _MAKING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"}
-_SPECIAL = {"__getattr__", "__getitems__", "__missing__", "__call__"}.union(
-    *map(dir, (object, int, complex, str, list, dict, set, type, FunctionType, io.IOBase))
-)
 _PLAIN_BASES = {"builtins", "typing", "abc"}
 _OF_CLASSES = {"__class__", "type", "copy", "deepcopy", "replace"}
 _BY_ANY_NAME = {
@@ -150,7 +144,7 @@ class PurityAnalysis:
             found = ((name, _function(member)) for name, member in vars(parent).items())
             methods += [(name, one) for name, one in found if one is not None]
         # A class that is called makes an object.
-        of_making = set() if isinstance(value, type) else _of_making(methods)
+        of_making = set() if isinstance(value, type) else _MAKING
         held = {} if isinstance(value, type) else getattr(value, "__dict__", {})
         members: list[tuple[str, Any]] = [*list(held.items())[:_MOST_MEMBERS], *methods]
         by_name = id(value) in self._roots and _has_plain_bases(kind)
@@ -229,15 +223,6 @@ class PurityAnalysis:
             self._suspect(f"{root} may read files in a way that cannot be seen")
 
 
-def _of_making(methods: Sequence[tuple[str, FunctionType]]) -> set[str]:
-    """Return the special methods that make an object, and those that only these call.
-
-    Some give a method that loads files two underscores on each side, as if it were special.
-    """
-    named = {found for name, one in methods if name in _MAKING for found in names_in(one.__code__)}
-    return _MAKING | (named - _SPECIAL)
-
-
 def _has_plain_bases(kind: type) -> bool:
     """Return whether all code that a class inherits is followed, or reads nothing of an object."""
     return all(
@@ -252,8 +237,7 @@ def _function(member: Any) -> FunctionType | None:
 
 
 def _root(value: Any) -> str:
-    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return str(module or "").partition(".")[0]
+    return readers.home_of(value).partition(".")[0]
 
 
 def is_of_frames(kind: type) -> bool:

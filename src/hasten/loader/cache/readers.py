@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
 # Of torchaudio, what opens no file, or is watched.
-_TORCHAUDIO = {"load", "info", "functional", "transforms", "compliance"}
+_TORCHAUDIO = {"load", "functional", "transforms", "compliance"}
 _WITHOUT_FILES = tuple(f"torchaudio.{name}" for name in ("functional", "transforms", "compliance"))
 # Functions of OpenCV that open files, talk to the user, tell the time, or draw random numbers.
 _OPENCV_EFFECTS = re.compile(
@@ -74,9 +74,7 @@ class Reader(NamedTuple):
 
 _READERS = (
     Reader("cv2", "cv2", "imread", 0, ("filename",)),
-    Reader("cv2", "cv2", "imreadmulti", 0, ("filename",)),
     Reader("torchaudio", "torchaudio", "load", 0, ("uri", "filepath")),
-    Reader("torchaudio", "torchaudio", "info", 0, ("uri", "filepath")),
     Reader("soundfile", "soundfile.SoundFile", "__init__", 1, ("file",)),
     Reader("torchvision.io.image", "torch.ops.image", "read_file", 0, ("path",)),
 )
@@ -135,7 +133,7 @@ def library_of(value: Any) -> str:
     """Return the library of a function, class or module, if its readers are known; else empty."""
     if not isinstance(value, (ModuleType, type, *_FUNCTIONS)):
         return ""
-    library = _home(value).partition(".")[0]
+    library = home_of(value).partition(".")[0]
     if library in LIBRARIES:
         return library
     # OpenCV's functions do not say where they are from.
@@ -153,9 +151,9 @@ def reads_unseen(value: Any) -> bool:
     library = library_of(value)
     if library == "cv2":
         name = getattr(value, "__name__", "")
-        is_reader = any(name == reader.name for reader in _READERS if reader.module == "cv2")
-        return is_reader or not isinstance(value, _FUNCTIONS) or not _is_harmless(name, value)
-    return library == "torchaudio" and not _home(value).startswith(_WITHOUT_FILES)
+        is_harmless = isinstance(value, _FUNCTIONS) and _is_harmless(name, value)
+        return name == "imread" or not is_harmless
+    return library == "torchaudio" and not home_of(value).startswith(_WITHOUT_FILES)
 
 
 def takes_unseen(code: CodeType, name: str, value: Any) -> bool:
@@ -176,7 +174,8 @@ def takes_unseen(code: CodeType, name: str, value: Any) -> bool:
     return not all(_is_harmless(one, vars(value).get(one)) for one in taken)
 
 
-def _home(value: Any) -> str:
+def home_of(value: Any) -> str:
+    """Return the name of the module of a function or class, or of a module itself."""
     home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(home or "")
 
@@ -186,7 +185,7 @@ def _is_harmless(name: str, value: Any) -> bool:
     if isinstance(value, (int, float, str, tuple)) or name == "error":
         return True
     known = _OPENCV_NAME.fullmatch(name) and not _OPENCV_EFFECTS.fullmatch(name)
-    return isinstance(value, _FUNCTIONS) and (bool(known) or name == "imreadmulti")
+    return isinstance(value, _FUNCTIONS) and bool(known)
 
 
 def _attributes_of(code: CodeType, name: str) -> set[str] | None:

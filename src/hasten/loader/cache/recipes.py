@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -79,13 +80,8 @@ class Folder:
     """Keeps the images of torchvision's `DatasetFolder` as they are before the first draw.
 
     Its `__getitem__` is known: it loads the file, then calls `transform` and
-    `target_transform`. It keeps what the file and the leading known transforms give.
-
-    Attributes:
-        roots: the objects whose code makes what is kept; none where it is torchvision's.
-        is_known_pure: nothing but known code makes a sample, and it draws nothing.
-        value_ratio: what is kept is one value for each sample.
-        saved_ratio: the share of the time of warming that later passes save.
+    `target_transform`. It keeps what the file and the leading known transforms give. There
+    are no `roots` where the function that loads a file is torchvision's, too.
     """
 
     value_ratio = saved_ratio = 1.0
@@ -117,7 +113,7 @@ class Folder:
             return
         chain = prefix.chain_of(self._dataset.transform)
         signatures, kinds = prefix.split(chain)
-        self._most_count = prefix.image_length(kinds)
+        self._most_count = kinds.count(prefix.IMAGE)  # these come first, and are bytes
         if self._most_count < len(signatures):
             leading = chain[: len(signatures)]
             room_bytes = _FILLED_RATIO * memo.store.budget_bytes / len(self._dataset.samples)
@@ -161,22 +157,17 @@ class Folder:
 
     def _kept(self, index: Any) -> tuple[Any, Any]:
         path, target = self._dataset.samples[index]
-        make = _Load(self._dataset.loader, path, self._leading)
+        make = partial(_loaded, self._dataset.loader, path, self._leading)
         name = self._name + os.fsencode(path)
         return self._memo.fetch(name, make, path if self._is_known else None), target
 
 
-class _Load:
-    """Loads one file and calls the leading transforms."""
-
-    def __init__(self, load: Any, path: Any, leading: list[Any]) -> None:
-        self._load, self._path, self._leading = load, path, leading
-
-    def __call__(self) -> Any:
-        sample = self._load(self._path)
-        for transform in self._leading:
-            sample = transform(sample)
-        return sample
+def _loaded(load: Any, path: Any, leading: list[Any]) -> Any:
+    """Load one file and call the leading transforms."""
+    sample = load(path)
+    for transform in leading:
+        sample = transform(sample)
+    return sample
 
 
 def _around(*, threads: bool = True, for_workers: bool = False) -> bytes:
@@ -223,7 +214,7 @@ def _loads_by_pillow(load: Any) -> bool:
 def _first_bytes(dataset: Any, leading: list[Any]) -> float:
     """Return the size of the first sample, packed; infinite where it cannot be made."""
     try:
-        sample = _Load(dataset.loader, dataset.samples[0][0], leading)()
+        sample = _loaded(dataset.loader, dataset.samples[0][0], leading)
         return float(sum(memoryview(part).nbytes for part in packing.pack(sample)))
     except Exception:  # the script will see the error itself
         return float("inf")

@@ -22,7 +22,7 @@ class Unfit(Exception):
 class StackedValues:
     """Values of the same form, that are copied into one piece of memory.
 
-    Tensors and NumPy arrays lie there; numbers and short texts stay objects of this process.
+    Tensors lie there; numbers and short texts stay objects of this process.
 
     Args:
         values: of a batch, at least one.
@@ -54,8 +54,7 @@ class StackedValues:
         rows: Rows = []
         for column, end in zip(self._columns, self._ends, strict=True):
             part = view[end - len(column) * column[0].nbytes : end]
-            rows.append(_tensor_rows(column, part) if _is_tensor(column[0]) else
-                        _array_rows(column, part))  # fmt: skip
+            rows.append(_rows(column, part))
         return list(self._build(rows))
 
     def _of(self, values: Sequence[Any]) -> Callable[[Rows], Sequence[Any]]:
@@ -71,7 +70,7 @@ class StackedValues:
         if kind in (list, tuple):
             self._container_count += kind is list
             return self._of_sequences(kind, values)
-        _check_tensors(values) if _is_tensor(values[0]) else _check_arrays(kind, values)
+        _check_tensors(values)
         place = len(self._columns)
         self._columns.append(values)
         return lambda rows: rows[place]
@@ -101,14 +100,12 @@ def _is_plain(kind: type, values: Sequence[Any]) -> bool:
     )
 
 
-def _is_tensor(value: Any) -> bool:
+def _check_tensors(values: Sequence[Any]) -> None:
     import torch
 
-    return type(value) is torch.Tensor
-
-
-def _check_tensors(values: Sequence[Any]) -> None:
     first = values[0]
+    if type(first) is not torch.Tensor:
+        raise Unfit
     packing.check_tensor(first)
     form = first.dtype, first.shape, first.stride()
     # A copy has the same strides where the tensor has no gaps and no odd axis of one.
@@ -121,21 +118,7 @@ def _check_tensors(values: Sequence[Any]) -> None:
             raise Unfit
 
 
-def _check_arrays(kind: type, values: Sequence[Any]) -> None:
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is None or kind is not numpy.ndarray:
-        raise Unfit
-    first = values[0]
-    form = first.dtype, first.shape, first.strides
-    is_known = first.dtype.kind in packing.ARRAY_KINDS and not first.dtype.metadata
-    if not (is_known and first.size and first.ndim) or first.copy().strides != form[2]:
-        raise Unfit
-    for one in values:
-        if (one.dtype, one.shape, one.strides) != form or not one.flags.writeable:
-            raise Unfit
-
-
-def _tensor_rows(values: Sequence[Any], view: memoryview) -> Sequence[Any]:
+def _rows(values: Sequence[Any], view: memoryview) -> Sequence[Any]:
     import torch
 
     first, count = values[0], len(values)
@@ -143,10 +126,3 @@ def _tensor_rows(values: Sequence[Any], view: memoryview) -> Sequence[Any]:
     rows = flat.as_strided((count, *first.shape), (first.numel(), *first.stride()))
     torch.stack(tuple(values), out=rows)
     return rows.unbind(0)
-
-
-def _array_rows(values: Sequence[Any], view: memoryview) -> Sequence[Any]:
-    numpy: Any = sys.modules["numpy"]
-    rows = numpy.frombuffer(view, values[0].dtype).reshape(len(values), *values[0].shape)
-    numpy.stack(values, out=rows)
-    return list(rows)

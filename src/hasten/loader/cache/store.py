@@ -50,11 +50,13 @@ class Store:
     def __init__(self, budget_bytes: int, *, spill_dir: str | None = None) -> None:
         if budget_bytes < _LEAST_BYTES:
             raise ValueError(f"{budget_bytes} bytes are too few for a store")
-        fd, is_file = _open_nameless(spill_dir)
+        fd = _open_nameless(spill_dir)
         try:
             os.ftruncate(fd, budget_bytes)
             self._adopt(fd, budget_bytes)
-            if is_file:  # a full disk must show here, not as a signal at the first write
+            if (
+                spill_dir is not None
+            ):  # a full disk must show here, not as a signal at the first write
                 os.posix_fallocate(fd, 0, self._arena)
         except OSError:
             os.close(fd)
@@ -71,7 +73,6 @@ class Store:
         self._arena = _rounded(_PAGE_BYTES + table_bytes, _PAGE_BYTES)
         self._threads = threading.Lock()
         self._pid = os.getpid()
-        self._unlisted_count = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (f"/proc/{os.getpid()}/fd/{self._fd}", self.budget_bytes)
@@ -81,7 +82,7 @@ class Store:
         if fd >= 0:
             os.close(fd)
 
-    def get(self, key: bytes | int) -> memoryview | None:
+    def get(self, key: bytes) -> memoryview | None:
         """Return the bytes of `key`, None where there are none.
 
         The view is of the shared memory itself. It is writable only because torch warns about
@@ -93,11 +94,11 @@ class Store:
         _, offset, length = found
         return self._view[offset : offset + length]
 
-    def has(self, key: bytes | int) -> bool:
+    def has(self, key: bytes) -> bool:
         """Return whether there are bytes for `key`."""
         return self._find(*_halves(key)) is not None
 
-    def put(self, key: bytes | int, *buffers: Any, replace: bool = False) -> bool:
+    def put(self, key: bytes, *buffers: Any, replace: bool = False) -> bool:
         """Store the bytes of `buffers`, one after the other; return whether they are stored.
 
         It is refused if the budget is spent, the key is there already, or others keep writing.
@@ -110,33 +111,17 @@ class Store:
         """
         return self.put_all([(key, buffers, replace)]) == 1
 
-    def put_all(self, entries: Sequence[tuple[bytes | int, Sequence[Any], bool]]) -> int:
+    def put_all(self, entries: Sequence[tuple[bytes, Sequence[Any], bool]]) -> int:
         """Store several entries, each with the arguments of `put`; return how many are stored."""
         wanted = [_Entry(*entry) for entry in entries]
-
-        def reserve() -> int:
-            seen: set[tuple[int, int]] = set()
-            for entry in wanted:
-                if entry.replace or entry.halves not in seen:
-                    entry.offset = self._reserve(entry.halves, entry.length, replace=entry.replace)
-                seen.add(entry.halves)
-            return any(entry.offset for entry in wanted)
-
-        def publish() -> int:
-            return sum(
-                self._publish(entry.halves, entry.offset, entry.length, replace=entry.replace)
-                for entry in wanted
-                if entry.offset
-            )
-
-        if not self._locked(reserve):
+        if not self._locked(lambda: self._reserve(wanted)):
             return 0
         for entry in wanted:
             at = entry.offset
             for part in entry.parts if at else ():
                 self._view[at : at + part.nbytes] = part
                 at += part.nbytes
-        return self._locked(publish)
+        return self._locked(lambda: sum(map(self._publish, wanted)))
 
     def lay(self, length: int, count: int) -> memoryview | None:
         """Return fresh memory that no key leads to, to be filled; None where there is none.
@@ -146,15 +131,7 @@ class Store:
             count: entries that it adds.
         """
         start = self._locked(lambda: self._allocate(length, count))
-        if not start:
-            return None
-        self._unlisted_count += count
-        return self._view[start : start + length]
-
-    @property
-    def is_listed(self) -> bool:
-        """Whether a key may lead to anything: this or another process has put something."""
-        return self.counts()["entries"] > self._unlisted_count
+        return self._view[start : start + length] if start else None
 
     @property
     def room_count(self) -> float:
@@ -203,12 +180,13 @@ class Store:
 
     # ---- under the lock
 
-    def _reserve(self, halves: tuple[int, int], length: int, *, replace: bool) -> int:
-        """Return where `length` bytes may be written, 0 for nowhere."""
-        found = self._find(*halves)
-        if (found and not replace) or not (found or self._free_slot(halves[1])):
-            return 0
-        return self._allocate(length, 0)
+    def _reserve(self, wanted: Sequence[_Entry]) -> bool:
+        """Give each entry a place, as far as there is room; return whether one has got any."""
+        for entry in wanted:
+            found = self._find(*entry.halves)
+            if entry.replace if found else self._free_slot(entry.halves[1]):
+                entry.offset = self._allocate(entry.length, 0)
+        return any(entry.offset for entry in wanted)
 
     def _allocate(self, length: int, count: int) -> int:
         """Return where `length` bytes for `count` entries may be written, 0 for nowhere."""
@@ -226,17 +204,14 @@ class Store:
         _HEADER.pack_into(self._map, 0, end, allocated, entry_count + count)
         return int(start)
 
-    def _publish(self, halves: tuple[int, int], offset: int, length: int, *, replace: bool) -> bool:
-        found = self._find(*halves)
-        if found and not replace:
+    def _publish(self, entry: _Entry) -> bool:
+        """Let the key of an entry lead to its bytes; return whether it does."""
+        found = self._find(*entry.halves)
+        slot = found[0] if found else self._free_slot(entry.halves[1])
+        if not entry.offset or slot is None or (found and not entry.replace):
             return False
-        slot = found[0] if found else self._free_slot(halves[1])
-        if slot is None:
-            return False
-        high, low = halves
-        _SLOT.pack_into(
-            self._map, slot, high, low, offset, length, _check(high, low, offset, length)
-        )
+        fields = *entry.halves, entry.offset, entry.length
+        _SLOT.pack_into(self._map, slot, *fields, _check(*fields))
         start, allocated, entry_count = _HEADER.unpack_from(self._map, 0)
         _HEADER.pack_into(self._map, 0, start, allocated, entry_count + (not found))
         return True
@@ -276,7 +251,7 @@ class Store:
 class _Entry:
     """Bytes that are to be stored, and where they will lie; 0 for nowhere."""
 
-    def __init__(self, key: bytes | int, buffers: Sequence[Any], replace: bool) -> None:
+    def __init__(self, key: bytes, buffers: Sequence[Any], replace: bool) -> None:
         views = [memoryview(part) for part in buffers]
         self.parts = [view.cast("B") for view in views if view.nbytes]
         self.length = sum(part.nbytes for part in self.parts)
@@ -285,16 +260,13 @@ class _Entry:
         self.offset = 0
 
 
-def _open_nameless(spill_dir: str | None) -> tuple[int, bool]:
-    """Return a file that no folder lists, and whether it lies in a file system."""
-    if spill_dir is None and hasattr(os, "memfd_create"):
-        try:
-            return os.memfd_create("samples", os.MFD_CLOEXEC), False
-        except OSError:  # forbidden by a sandbox
-            pass
+def _open_nameless(spill_dir: str | None) -> int:
+    """Return a file that no folder lists: in memory, or in a folder."""
+    if spill_dir is None:
+        return os.memfd_create("samples", os.MFD_CLOEXEC)
     fd, path = tempfile.mkstemp(dir=spill_dir)
     os.unlink(path)
-    return fd, True
+    return fd
 
 
 def _reopen(path: str, budget_bytes: int) -> Store:
@@ -303,9 +275,8 @@ def _reopen(path: str, budget_bytes: int) -> Store:
     return store
 
 
-def _halves(key: bytes | int) -> tuple[int, int]:
-    raw = b"i%d" % key if isinstance(key, int) else b"b" + key
-    digest = blake2b(raw, digest_size=16).digest()
+def _halves(key: bytes) -> tuple[int, int]:
+    digest = blake2b(key, digest_size=16).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 

@@ -20,34 +20,18 @@ def offer(loader: Any) -> ByRows | str:
     """Return a source for a loader of such a dataset, or one sentence why there is none.
 
     It knows the script's own classes with a `__getitem__` in Python, under any number of
-    torch's own views of them.
+    `Subset`s.
     """
     if why := why_not_collated(loader):
         return why
     found = leaves(loader.dataset)
     if isinstance(found, str):
         return found
-    if len(found) > 1 and not _asks_by_int(loader.dataset):
-        return "its parts are asked by indices of several kinds"
-    for leaf in found:
-        if why := _why_not(leaf):
-            return f"{type(leaf).__name__}: {why}"
+    if len(found) > 1:
+        return "several data sets of the script's own are concatenated"
+    if why := _why_not(found[0]):
+        return f"{type(found[0]).__name__}: {why}"
     return ByRows(loader.dataset, _rows, name="items")
-
-
-def _asks_by_int(dataset: Any) -> bool:
-    """Return whether torch's views index the datasets below them only with Python integers.
-
-    NumPy integers and tensors follow other rules. If all indices are of one kind, the first
-    comparison shows any difference.
-    """
-    from torch.utils.data import ConcatDataset, Subset
-
-    if type(dataset) is Subset:
-        own = dataset.indices
-        by_int = type(own) is range or (type(own) in (list, tuple) and set(map(type, own)) <= {int})
-        return by_int and _asks_by_int(dataset.dataset)
-    return type(dataset) is not ConcatDataset or all(map(_asks_by_int, dataset.datasets))
 
 
 def _why_not(leaf: Any) -> str:

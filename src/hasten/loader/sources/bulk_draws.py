@@ -13,7 +13,7 @@ Kinds = tuple["int | None", ...]
 
 
 def draw(kinds: Kinds, sample_count: int) -> list[Any]:
-    """Draw for `sample_count` samples, as if each had drawn its `kinds` after the one before.
+    """Draw for some samples, at least one, as if each had drawn its `kinds` after the one before.
 
     Values, and the final state of torch's global generator, are those of the single draws.
 
@@ -22,24 +22,16 @@ def draw(kinds: Kinds, sample_count: int) -> list[Any]:
     """
     import torch
 
-    if not kinds or not sample_count:
-        return [_empty(kind) for kind in kinds]
-    if not _proved(kinds, torch.get_default_dtype()):
-        return _one_by_one(kinds, sample_count, None)
+    if not kinds:
+        return []
     odd_count = sample_count * len(kinds) % 2
-    if sample_count == odd_count:
+    if sample_count == odd_count or not _proved(kinds, torch.get_default_dtype()):
         return _one_by_one(kinds, sample_count, None)
     found = _at_once(kinds, sample_count - odd_count, None)
     if odd_count:
         last = _one_by_one(kinds, 1, None)
         found = [torch.cat(pair) for pair in zip(found, last, strict=True)]
     return found
-
-
-def _empty(kind: int | None) -> Any:
-    import torch
-
-    return torch.empty(0, dtype=torch.get_default_dtype() if kind is None else torch.int64)
 
 
 def _one_by_one(kinds: Kinds, sample_count: int, generator: Any) -> list[Any]:

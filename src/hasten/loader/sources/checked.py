@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
     from hasten.loader.sources.source import Source, Stock
 
-_TIMED_COUNT = 3
 _WHOLE_COUNT = 5
 _RARELY = 256
 _PATIENCE_COUNT = 3
@@ -68,8 +66,6 @@ class Checked:
         self._on_end = on_end
         self._number = self._change_count = 0
         self._private: random_states.Private | None = None
-        self._stock_ns: list[int] = []
-        self._source_ns: list[int] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle for a worker without the callback, which belongs to this process."""
@@ -123,9 +119,7 @@ class Checked:
     def _both(self, indices: Sequence[int], *, fast: bool = False) -> Any:
         looked = self._looks()
         before = random_states.read()
-        start_ns = time.perf_counter_ns()
         truth = self._of_stock(indices, fast=fast)  # raises what the script would see
-        between_ns = time.perf_counter_ns()
         after = random_states.read()
         if looked != self._looks():
             self._put_off()
@@ -133,9 +127,7 @@ class Checked:
         random_states.restore(before)
         has_raised = False
         try:
-            began_ns = time.perf_counter_ns()
             ours = self.source.fetch(indices)  # type: ignore[union-attr]
-            ended_ns = time.perf_counter_ns()
             found = difference(truth, ours)
             if not found and random_states.read() != after:
                 found = "the random generators afterwards"
@@ -145,8 +137,6 @@ class Checked:
         if found:
             said = f"{self.name} differs from torch's own batch: {found}"
             self._end(said, is_wrong=not has_raised)
-        else:
-            self._weigh(between_ns - start_ns, ended_ns - began_ns)
         return truth
 
     def _looks(self) -> Any:
@@ -165,15 +155,6 @@ class Checked:
         if self._number > 1 or self._change_count > _PATIENCE_COUNT:
             self._end(f"{self.name} cannot be compared: the dataset changes while it is read")
         self._number = 0
-
-    def _weigh(self, stock_ns: int, source_ns: int) -> None:
-        """Give the source up if the first few batches show that it is not faster."""
-        if not self._light or len(self._stock_ns) >= _TIMED_COUNT:
-            return
-        self._stock_ns.append(stock_ns)
-        self._source_ns.append(source_ns)
-        if len(self._stock_ns) == _TIMED_COUNT and min(self._source_ns) > min(self._stock_ns):
-            self._end(f"{self.name} is not faster than torch's own here", is_wrong=False)
 
     def _end(self, why: str, *, is_wrong: bool = True) -> None:
         self.source = None

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 from hasten.loader.sources.pixel_lut import Refused, entries, fill_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hasten.loader.sources.bulk_draws import Kinds
-    from hasten.loader.sources.pixel_lut import PixelMove, TransformCompiler
+    from hasten.loader.sources.pixel_lut import TransformCompiler
 
 _PAD_MODES = ("constant", "edge", "reflect", "symmetric")
 
@@ -55,23 +53,6 @@ class Pad:
 
 
 @dataclass(frozen=True, slots=True)
-class Crop:
-    """The same rectangle of each image."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-    draws: Kinds = ()
-
-    def apply(self, images: Any, drawn: list[Any]) -> Any:
-        """Return the rectangles."""
-        bottom, right = self.top + self.height, self.left + self.width
-        return images[:, self.top : bottom, self.left : right]
-
-
-@dataclass(frozen=True, slots=True)
 class RandomCrop:
     """A rectangle of each image, at a random position.
 
@@ -103,14 +84,12 @@ class RandomCrop:
 
 @dataclass(frozen=True, slots=True)
 class RandomFlip:
-    """Each image flipped, or not.
+    """Each image flipped left to right, or not.
 
     Attributes:
-        axis: 1: upside down, 2: left to right.
         p: the probability of a flip.
     """
 
-    axis: int
     p: float
 
     draws: Kinds = (None,)
@@ -123,22 +102,11 @@ class RandomFlip:
         planes = numpy.ascontiguousarray(images.transpose(0, 3, 1, 2))
         turned = (drawn[0] < self.p).nonzero().flatten().numpy()
         # Torch flips bytes four times as fast as NumPy.
-        planes[turned] = torch.from_numpy(planes[turned]).flip(self.axis - 3).numpy()
+        planes[turned] = torch.from_numpy(planes[turned]).flip(-1).numpy()
         return planes.transpose(0, 2, 3, 1)
 
 
-def apply(steps: tuple[PixelMove, ...], images: Any, drawn: list[Any]) -> Any:
-    """Return the images after all steps.
-
-    Args:
-        steps: in order.
-        images: a fresh array: batch, height, width, channel.
-        drawn: what `draw` returned for the draws of all steps, in order.
-    """
-    places = list(drawn)
-    for step in steps:
-        images = step.apply(images, [places.pop(0) for _ in step.draws])
-    return images
+PixelMove = Pad | RandomCrop | RandomFlip
 
 
 def resize(reading: TransformCompiler, transform: Any, generation: int) -> None:
@@ -159,16 +127,12 @@ def _may_move(reading: TransformCompiler, transform: Any, generation: int) -> No
         raise Refused(f"{type(transform).__name__} gets a {type(reading.palette).__name__}")
 
 
-def flip(axis: int) -> Callable[[TransformCompiler, Any, int], None]:
-    """Return the reader of flips along an axis."""
-
-    def read_flip(reading: TransformCompiler, transform: Any, generation: int) -> None:
-        _may_move(reading, transform, generation)
-        if not isinstance(transform.p, (int, float)):
-            raise Refused(f"{type(transform).__name__} has a {type(transform.p).__name__} for p")
-        reading.steps.append(RandomFlip(axis, transform.p))
-
-    return read_flip
+def flip(reading: TransformCompiler, transform: Any, generation: int) -> None:
+    """Read a RandomHorizontalFlip."""
+    _may_move(reading, transform, generation)
+    if not isinstance(transform.p, (int, float)):
+        raise Refused(f"{type(transform).__name__} has a {type(transform.p).__name__} for p")
+    reading.steps.append(RandomFlip(transform.p))
 
 
 def pad(reading: TransformCompiler, transform: Any, generation: int) -> None:
@@ -203,30 +167,17 @@ def _pad(
     reading.width += left + right
 
 
-def center_crop(reading: TransformCompiler, transform: Any, generation: int) -> None:
-    """Read a CenterCrop; where an image is too small, it is filled up with zeros first."""
-    _may_move(reading, transform, generation)
-    height, width = transform.size
-    more_rows, more_columns = max(0, height - reading.height), max(0, width - reading.width)
-    if more_rows or more_columns:
-        sides = (more_columns // 2, more_rows // 2, (more_columns + 1) // 2, (more_rows + 1) // 2)
-        fill = entries(reading, 0, generation)
-        reading.steps.append(Pad(*sides, "constant", fill))
-        reading.height, reading.width = reading.height + more_rows, reading.width + more_columns
-    top = round((reading.height - height) / 2.0)
-    left = round((reading.width - width) / 2.0)
-    reading.steps.append(Crop(top, left, height, width))
-    reading.height, reading.width = height, width
-
-
 def random_crop(reading: TransformCompiler, transform: Any, generation: int) -> None:
     """Read a RandomCrop with its padding."""
     _may_move(reading, transform, generation)
     height, width = transform.size
-    if generation == 1:
-        _pad_for_crop_1(reading, transform, height, width)
-    else:
-        _pad_for_crop_2(reading, transform, height, width)
+    if transform.pad_if_needed:
+        raise Refused("RandomCrop pads as much as an image needs")
+    if transform.padding:
+        left, top, right, bottom = _four(transform.padding)
+        if generation == 2:  # it keeps them in another order
+            top, right = right, top
+        _pad(reading, transform, generation, (left, top, right, bottom))
     spare_rows, spare_columns = reading.height - height, reading.width - width
     if min(spare_rows, spare_columns) < 0:
         raise Refused("RandomCrop is larger than an image")
@@ -237,26 +188,3 @@ def random_crop(reading: TransformCompiler, transform: Any, generation: int) -> 
     if spare_rows or spare_columns:
         reading.steps.append(RandomCrop(height, width, tops, lefts))
     reading.height, reading.width = height, width
-
-
-def _pad_for_crop_1(reading: TransformCompiler, transform: Any, height: int, width: int) -> None:
-    if transform.padding is not None:
-        _pad(reading, transform, 1, _four(transform.padding))
-    if not transform.pad_if_needed:
-        return
-    more_columns, more_rows = width - reading.width, height - reading.height
-    if more_columns > 0:
-        _pad(reading, transform, 1, (more_columns, 0, more_columns, 0))
-    if more_rows > 0:
-        _pad(reading, transform, 1, (0, more_rows, 0, more_rows))
-
-
-def _pad_for_crop_2(reading: TransformCompiler, transform: Any, height: int, width: int) -> None:
-    left, right, top, bottom = transform.padding or (0, 0, 0, 0)
-    if transform.pad_if_needed:
-        more_rows = max(0, height - reading.height - top - bottom)
-        more_columns = max(0, width - reading.width - left - right)
-        left, top = left + more_columns, top + more_rows
-        right, bottom = right + more_columns, bottom + more_rows
-    if any((left, top, right, bottom)):
-        _pad(reading, transform, 2, (left, top, right, bottom))

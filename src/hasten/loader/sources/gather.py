@@ -9,36 +9,24 @@ Gains measured by users: https://github.com/pytorch/pytorch/issues/106704
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hasten.loader.sources.subsets import ByRows, assemble, leaves, take, untouched
 
-
-class _Kinds(NamedTuple):
-    tensor: Any
-    tensors: Any
-    stack: Any
-    strided: Any
-    int64: Any
-
-
-@cache
-def _kinds() -> _Kinds:
-    import torch
-    from torch.utils.data import StackDataset, TensorDataset
-
-    return _Kinds(torch.Tensor, TensorDataset, StackDataset, torch.strided, torch.int64)
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def _rows(leaf: Any, positions: Any) -> Any:
-    kinds = _kinds()
-    kind = type(leaf)
-    if kind is kinds.tensors:
+    import torch
+    from torch.utils.data import StackDataset, TensorDataset
+
+    kind: Any = type(leaf)
+    if kind is TensorDataset:
         return [_taken(tensor, positions) for tensor in leaf.tensors]
-    if kind is kinds.tensor:
+    if kind is torch.Tensor:
         return _taken(leaf, positions)
-    if kind is not kinds.stack:
+    if kind is not StackDataset:
         raise TypeError(f"A {kind.__name__} has no rows to gather.")
     inside = leaf.datasets
     if type(inside) is dict:
@@ -54,20 +42,17 @@ def _taken(tensor: Any, positions: Any) -> Any:
 
 def why_not_tensor(tensor: Any) -> str:
     """Say why rows of a tensor cannot be gathered; called for each batch, so it is cheap."""
-    kinds = _kinds()
-    if type(tensor) is not kinds.tensor:
+    import torch
+
+    if type(tensor) is not torch.Tensor:
         return f"a {type(tensor).__name__} is no plain tensor"
     if not tensor.is_cpu:
         return f"a tensor lies on {tensor.device.type}"
     if tensor.requires_grad:
         return "gradients flow back into a tensor"
-    if tensor.layout is not kinds.strided or tensor.is_quantized or tensor.is_nested:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return "a tensor is sparse, quantized or nested"
     return ""
-
-
-class _Unfit(Exception):
-    """Why a dataset cannot be gathered."""
 
 
 def offer(loader: Any) -> ByRows | str:
@@ -76,12 +61,8 @@ def offer(loader: Any) -> ByRows | str:
     It knows `TensorDataset`, `StackDataset` and tensors themselves, under any number of
     `Subset`s (`random_split`) and `ConcatDataset`s, all of torch's own and untouched.
     """
-    if why := why_not_collated(loader):
+    if why := why_not_collated(loader) or _why_not(loader.dataset):
         return why
-    try:
-        _form(loader.dataset)
-    except _Unfit as unfit:
-        return str(unfit)
     return ByRows(loader.dataset, _rows, name="gather")
 
 
@@ -103,44 +84,42 @@ def why_not_collated(loader: Any) -> str:
     return ""
 
 
-def _form(dataset: Any) -> Any:
-    """Return the containers, dtypes and row shapes of a dataset's batches.
-
-    Raises:
-        _Unfit: it cannot be gathered.
-    """
+def _why_not(dataset: Any) -> str:
+    """Say why the rows of a dataset cannot be gathered; empty where they can."""
     found = leaves(dataset)
-    if isinstance(found, str):
-        raise _Unfit(found)
-    forms = [_form_of_leaf(leaf) for leaf in found]
-    if any(form != forms[0] for form in forms):
-        raise _Unfit("the concatenated datasets have rows of different kinds")
-    return forms[0]
+    return found if isinstance(found, str) else _first(map(_why_not_leaf, found))
 
 
-def _form_of_leaf(leaf: Any) -> Any:
-    kinds = _kinds()
-    if type(leaf) is kinds.tensor:
-        return _form_of_tensor(leaf)
-    if type(leaf) not in (kinds.tensors, kinds.stack):
-        raise _Unfit(f"a {type(leaf).__name__} may do anything to make an item")
+def _why_not_leaf(leaf: Any) -> str:
+    import torch
+    from torch.utils.data import StackDataset, TensorDataset
+
+    kind: Any = type(leaf)
+    if kind is torch.Tensor:
+        return _why_not_rows(leaf)
+    if kind not in (TensorDataset, StackDataset):
+        return f"a {kind.__name__} may do anything to make an item"
     if not untouched(leaf):
-        raise _Unfit(f"methods of {type(leaf).__name__} were replaced")
-    if type(leaf) is kinds.tensors:
-        return [_form_of_tensor(tensor) for tensor in leaf.tensors]
+        return f"methods of {kind.__name__} were replaced"
+    if kind is TensorDataset:
+        return _first(map(_why_not_rows, leaf.tensors))
     inside = leaf.datasets
-    if type(inside) is dict:
-        return [(key, _form(child)) for key, child in inside.items()]
-    return [_form(child) for child in inside]
+    return _first(map(_why_not, inside.values() if type(inside) is dict else inside))
 
 
-def _form_of_tensor(tensor: Any) -> Any:
+def _why_not_rows(tensor: Any) -> str:
+    import torch
+
     if why := why_not_tensor(tensor):
-        raise _Unfit(why)
+        return why
     if tensor.dim() == 0:
-        raise _Unfit("a tensor without dimensions has no rows")
+        return "a tensor without dimensions has no rows"
     try:  # torch supports it for some newer dtypes, in some dimensions
-        tensor[:1].index_select(0, tensor.new_zeros(min(1, len(tensor)), dtype=_kinds().int64))
+        take(tensor[:1], tensor.new_zeros(min(1, len(tensor)), dtype=torch.int64))
     except RuntimeError:
-        raise _Unfit(f"torch cannot select rows of {tensor.dtype}") from None
-    return tensor.dtype, tensor.shape[1:]
+        return f"torch cannot select rows of {tensor.dtype}"
+    return ""
+
+
+def _first(reasons: Iterable[str]) -> str:
+    return next(filter(None, reasons), "")

@@ -64,22 +64,10 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def loaded_numpy() -> Any:
-    """Return NumPy, where the script has loaded it."""
-    found = sys.modules.get("numpy")
-    if found is None:
-        raise NotBatched("NumPy is not there")
-    return found
-
-
 def _is_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return (
-        numpy is not None
-        and type(value) in (numpy.ndarray, numpy.memmap)
-        and value.dtype.kind in "biuf"
-        and value.dtype.isnative
-    )
+    numpy: Any = sys.modules["numpy"]
+    known = type(value) in (numpy.ndarray, numpy.memmap)
+    return known and value.dtype.kind in "biuf" and value.dtype.isnative
 
 
 def _is_tensor(value: Any) -> bool:
@@ -127,7 +115,7 @@ def _rows(owner: Any, indices: Any) -> Any:
     import torch
 
     if _is_array(owner) and owner.ndim:
-        return ItemStack(ItemKind.ARRAY, loaded_numpy().asarray(owner[indices]))
+        return ItemStack(ItemKind.ARRAY, sys.modules["numpy"].asarray(owner[indices]))
     if _is_tensor(owner) and owner.ndim:
         return ItemStack(ItemKind.TENSOR, take(owner, torch.from_numpy(indices)))
     if type(owner) not in (list, tuple, range):
@@ -141,9 +129,11 @@ def _stacked(items: list[Any]) -> Any:
 
     kinds = set(map(type, items))
     if kinds == {int}:
-        return ItemStack(ItemKind.INT, loaded_numpy().frombuffer(array("q", items), "int64"))
+        return ItemStack(ItemKind.INT, sys.modules["numpy"].frombuffer(array("q", items), "int64"))
     if kinds == {float}:
-        return ItemStack(ItemKind.FLOAT, loaded_numpy().frombuffer(array("d", items), "float64"))
+        return ItemStack(
+            ItemKind.FLOAT, sys.modules["numpy"].frombuffer(array("d", items), "float64")
+        )
     if len(kinds) == 1 and kinds <= {list, tuple, dict}:
         return _by_place(items)
     alike = len(kinds) == 1 and all(map(is_plain, items))
@@ -151,7 +141,7 @@ def _stacked(items: list[Any]) -> Any:
         raise NotBatched("the members of a list are of several kinds")
     if kinds == {torch.Tensor}:
         return ItemStack(ItemKind.TENSOR, torch.stack(items))
-    return ItemStack(ItemKind.ARRAY, loaded_numpy().stack(items))
+    return ItemStack(ItemKind.ARRAY, sys.modules["numpy"].stack(items))
 
 
 def _by_place(items: list[Any]) -> Any:
@@ -172,7 +162,7 @@ def _windows(owner: Any, window: slice) -> ItemStack:
     """Return `owner[start:stop]` for each item; all are of one length."""
     import torch
 
-    numpy = loaded_numpy()
+    numpy: Any = sys.modules["numpy"]
     if window.step is not None or not is_plain(owner) or not owner.ndim:
         raise NotBatched("a slice differs from item to item")
     start, stop = (_bound_of(end) for end in (window.start, window.stop))
@@ -207,8 +197,8 @@ def computed(kind: type[ast.operator], left: Any, right: Any) -> Any:
         return _of_numbers(kind, compute, left, right)
     if len(kinds) != 1 or kind not in _ARITHMETIC:
         raise NotBatched("an operator is not followed")
-    fits = _fits if stacks[0].item_ndim else _fits_scalar
-    if not all(fits(one, stacks[0]) for one in both):
+    # NumPy's numbers, items without dimensions, are promoted by other rules than arrays of them.
+    if not stacks[0].item_ndim or not all(_fits(one, stacks[0]) for one in both):
         raise NotBatched("values of several kinds are computed with")
     return ItemStack(
         stacks[0].kind, compute(*(one.value if isinstance(one, ItemStack) else one for one in both))
@@ -224,31 +214,17 @@ def _fits(one: Any, stack: ItemStack) -> bool:
     return is_number(one) or _is_scalar(one) or (_is_array(one) and one.ndim <= stack.item_ndim)
 
 
-def _fits_scalar(one: Any, stack: ItemStack) -> bool:
-    """Return whether NumPy numbers combine with a value as an array of them does.
-
-    As scalars they follow other promotion rules, except for equal types and doubles.
-    """
-    dtype = stack.value.dtype
-    if stack.kind is ItemKind.TENSOR or dtype.name not in ("float32", "float64", "int64"):
-        return False
-    if isinstance(one, ItemStack) or _is_scalar(one):
-        other = one.value if isinstance(one, ItemStack) else one
-        return bool(other.ndim <= 1 and other.dtype == dtype)
-    return is_number(one) and dtype.name == "float64"
-
-
 def _is_scalar(value: Any) -> bool:
     """Return whether a value is a number of NumPy's."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "iuf"
+    numpy: Any = sys.modules["numpy"]
+    return isinstance(value, numpy.generic) and value.dtype.kind in "iuf"
 
 
 def _of_numbers(
     kind: type[ast.operator], compute: Callable[[Any, Any], Any], left: Any, right: Any
 ) -> ItemStack:
     """Compute with Python numbers in 64 bits, if these are enough."""
-    numpy = loaded_numpy()
+    numpy: Any = sys.modules["numpy"]
     values = []
     whole = True
     for one in (left, right):

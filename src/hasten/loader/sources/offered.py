@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.sources.checked import Checked
-from hasten.loader.sources.source import drawable, stock_of
+from hasten.loader.sources.source import stock_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,11 +34,8 @@ class OfferedSources:
         """Return the first source that is offered for the loader as it is now, checked.
 
         It is the first of the two where it is light, made for the main process, and the second
-        where it is for workers, too, for which light ones do not pay off.
-
-        Args:
-            loader: the script's loader.
-            offers: functions that propose a source, or say why not.
+        where it is for workers, too, for which light ones do not pay off. Each of `offers`
+        proposes a source, or says why not.
         """
         unchanged = self._items.permit.is_unchanged
         made: dict[str, Any] = {}
@@ -71,8 +68,9 @@ class OfferedSources:
                 else:
                     self._notices.note(found)
                 continue
-            if found.light != light or not drawable(found, loader):
-                continue
+            own_init = loader.num_workers and loader.worker_init_fn is not None
+            if found.light != light or (light and own_init and not found.pure):
+                continue  # draws that an init function has seeded cannot be replayed here
             return self._trusted(key, found, loader)
         return None
 

@@ -8,31 +8,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from hasten.loader.sources.bulk_draws import Kinds
-
-Arithmetic = tuple[tuple[str, Any], ...]
-"""In-place methods of a tensor with their operands: numbers, or one for each channel."""
+from typing import Any
 
 HOMES = {1: "torchvision.transforms", 2: "torchvision.transforms.v2"}
-VALUE_COUNT = 256
 
 
 class Refused(Exception):
     """A chain that is not known in every detail."""
-
-
-class PixelMove(Protocol):
-    """What moves the pixels of a whole batch of images: a pad, a crop, a flip."""
-
-    @property
-    def draws(self) -> Kinds:
-        """The random numbers that it takes for each image."""
-
-    def apply(self, images: Any, drawn: list[Any]) -> Any:
-        """Return the images after it, given these numbers."""
 
 
 @dataclass(slots=True)
@@ -41,30 +23,22 @@ class TransformCompiler:
 
     Attributes:
         palette: the image of all values, after the transforms so far.
-        height: of the images, after the transforms so far.
-        width: likewise.
-        steps: what moves pixels, so far.
-        arithmetic: what the value transforms are thought to do.
+        height, width: of the images then.
+        steps: what moved pixels so far, of `crops`.
     """
 
     palette: Any
     height: int
     width: int
-    steps: list[PixelMove] = field(default_factory=list)
-    arithmetic: list[tuple[str, Any]] = field(default_factory=list)
-
-    @property
-    def levels(self) -> Any:
-        """The palette as a plain tensor: channel, entry."""
-        return plain(self.palette).flatten(1)
+    steps: list[Any] = field(default_factory=list)
 
 
-def begin(height: int, width: int, channel_count: int) -> TransformCompiler:
-    """Return the reading of an empty chain for 8-bit images of a size."""
+def palette(channel_count: int) -> Any:
+    """Return an image of one row that holds all values of a pixel."""
     numpy: Any = sys.modules["numpy"]
-    values = numpy.arange(VALUE_COUNT, dtype="uint8")
+    values = numpy.arange(256, dtype="uint8")
     ramp = values[None] if channel_count == 1 else values[None, :, None].repeat(channel_count, 2)
-    return TransformCompiler(sys.modules["PIL.Image"].fromarray(ramp), height, width)
+    return sys.modules["PIL.Image"].fromarray(ramp)
 
 
 def plain(image: Any) -> Any:
@@ -90,24 +64,13 @@ def change_values(reading: TransformCompiler, transform: Any, generation: int) -
     reading.palette = after
 
 
-def to_tensor(reading: TransformCompiler, transform: Any, generation: int) -> None:
-    """Read a ToTensor."""
-    change_values(reading, transform, generation)
-    reading.arithmetic.append(("div_", 255))
-
-
 def normalize(reading: TransformCompiler, transform: Any, generation: int) -> None:
     """Read a Normalize by channels: means of pixels would be spread over the palette."""
-    import torch
-
-    operands = []
     for numbers in (transform.mean, transform.std):
         given = numbers if isinstance(numbers, (list, tuple)) else [numbers]
         if not given or not all(isinstance(number, (int, float)) for number in given):
             raise Refused("Normalize is not set by plain numbers")
-        operands.append(torch.tensor(given, dtype=torch.float32).view(-1, 1, 1))
     change_values(reading, transform, generation)
-    reading.arithmetic += [("sub_", operands[0]), ("div_", operands[1])]
 
 
 def to_dtype(reading: TransformCompiler, transform: Any, generation: int) -> None:
@@ -117,34 +80,6 @@ def to_dtype(reading: TransformCompiler, transform: Any, generation: int) -> Non
     if not isinstance(transform.dtype, torch.dtype):
         raise Refused(f"{type(transform).__name__} has a dtype for each kind of tensor")
     change_values(reading, transform, generation)
-    if getattr(transform, "scale", True):
-        reading.arithmetic.append(("div_", 255) if generation == 1 else ("mul_", 1.0 / 255))
-
-
-def leave(reading: TransformCompiler, transform: Any, generation: int) -> None:
-    """Read a transform that does nothing."""
-
-
-def compute(planes: Any, arithmetic: Arithmetic) -> Any:
-    """Do the operations on planes (batch, channel, height, width) in place, and return them."""
-    for name, operand in arithmetic:
-        getattr(planes, name)(operand)
-    return planes
-
-
-def proved(arithmetic: list[tuple[str, Any]], table: Any) -> Arithmetic:
-    """Return the operations if they give the table's exact bits for every value, else none."""
-    import torch
-
-    if table.dtype is not torch.float32 or table.shape[1] != VALUE_COUNT:
-        return ()
-    values = torch.arange(VALUE_COUNT, dtype=torch.float32).expand(1, len(table), 1, -1).clone()
-    try:
-        made = compute(values, tuple(arithmetic))
-    except RuntimeError:
-        return ()
-    equal = torch.equal(made.view(torch.int32).flatten(), table.view(torch.int32).flatten())
-    return tuple(arithmetic) if equal else ()
 
 
 def fill_of(reading: TransformCompiler, transform: Any, generation: int) -> Any:
@@ -160,20 +95,16 @@ def entries(reading: TransformCompiler, fill: Any, generation: int) -> tuple[int
 
     Torchvision is asked to pad the palette: how it rounds a fill, spreads it over the channels
     or refuses it is its own affair.
+
+    Raises:
+        Refused: no entry does.
     """
-    pad = sys.modules[f"{HOMES[generation]}.functional"].pad
-    padded = pad(reading.palette, [1, 1, 1, 1], fill=fill, padding_mode="constant")
-    return _find(reading, plain(padded)[:, 0, :1])
-
-
-def _find(reading: TransformCompiler, pixel: Any) -> tuple[int, ...]:
-    """Return the entry that equals `pixel`, for each channel; a new one if there is none."""
     import torch
 
-    levels = reading.levels
-    hits = (levels == pixel) & (levels.signbit() == pixel.signbit())
-    if bool(hits.any(1).all()):
-        return tuple(hits.to(torch.uint8).argmax(1).tolist())
-    longer = torch.cat([plain(reading.palette), pixel[:, None]], dim=2)
-    reading.palette = longer.as_subclass(type(reading.palette))
-    return (levels.shape[1],) * len(levels)
+    pad = sys.modules[f"{HOMES[generation]}.functional"].pad
+    padded = pad(reading.palette, [1, 1, 1, 1], fill=fill, padding_mode="constant")
+    pixel, values = plain(padded)[:, 0, :1], plain(reading.palette).flatten(1)
+    hits = (values == pixel) & (values.signbit() == pixel.signbit())
+    if not hits.any(1).all():
+        raise Refused("a padding is filled with what no pixel has")
+    return tuple(hits.to(torch.uint8).argmax(1).tolist())

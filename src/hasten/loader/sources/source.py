@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hasten.loader.workers.worker_info import collate_in_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 
 class Source(Protocol):
@@ -35,21 +35,6 @@ class Source(Protocol):
             indices: of one batch, as the batch sampler gave them: a list of integers in any
                 order, with repetitions and negative ones as the script likes.
         """
-
-
-class Setup(Protocol):
-    """Something that acts in each worker process; it is pickled if workers are spawned.
-
-    It may make batches twice, so only pure items get it.
-    """
-
-    def enter(self, worker_index: int) -> None:
-        """Act at the start of the process."""
-
-    def first(
-        self, fetch: Callable[[Any], Any], indices: Any, dataset: Any = None, collate_fn: Any = None
-    ) -> Any:
-        """Return the batch that `fetch(indices)` makes with these two; called for each batch."""
 
 
 class Stock:
@@ -83,9 +68,3 @@ class Stock:
 def stock_of(loader: Any) -> Stock:
     """Return torch's own way to make the batches of a loader, layouts included."""
     return Stock(loader, collate_fn=collate_in_worker(loader) if loader.num_workers else None)
-
-
-def drawable(source: Source, loader: Any) -> bool:
-    """Return whether a source's draws can be replayed: those seeded by an init function cannot."""
-    own_init = loader.num_workers and loader.worker_init_fn is not None
-    return not (source.light and own_init and not source.pure)

@@ -17,7 +17,6 @@ from hasten.loader.sources.item_stack import (
     NotBatched,
     computed,
     is_plain,
-    loaded_numpy,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def _refuse_beyond(value: Any, lowest: float, highest: float) -> None:
 
 
 def _astype(stack: ItemStack, dtype: Any) -> ItemStack:
-    numpy = loaded_numpy()
+    numpy: Any = sys.modules["numpy"]
     asked = numpy.dtype(dtype)
     if asked.kind not in "biuf":
         raise NotBatched("an array becomes one of objects")
@@ -173,7 +172,7 @@ def _tensor(given: Any, dtype: Any = None) -> ItemStack:
     if stack.value.dtype.kind in "iu" and (_is_row(given) or not stack.item_ndim):
         _refuse_beyond(stack.value, -_EXACT, _EXACT)  # torch converts via doubles
     found = ItemStack(
-        ItemKind.TENSOR, torch.from_numpy(loaded_numpy().ascontiguousarray(stack.value))
+        ItemKind.TENSOR, torch.from_numpy(sys.modules["numpy"].ascontiguousarray(stack.value))
     )
     return _to(found, torch.tensor(_first(given)).dtype if dtype is None else dtype)
 
@@ -188,7 +187,7 @@ def _listed(members: Sequence[Any]) -> ItemStack:
     alike = {(one.kind, one.value.dtype) for one in stacks}
     if len(stacks) != len(members) or len(alike) != 1 or stacks[0].kind is ItemKind.TENSOR:
         raise NotBatched("a list is not one of numbers of one kind")
-    return ItemStack(ItemKind.ARRAY, loaded_numpy().stack([one.value for one in stacks], 1))
+    return ItemStack(ItemKind.ARRAY, sys.modules["numpy"].stack([one.value for one in stacks], 1))
 
 
 def _first(given: Any) -> Any:
@@ -208,14 +207,10 @@ def _legacy(name: str, kinds: str = "iuf") -> Callable[[Any], ItemStack]:
     """
 
     def convert(given: Any) -> ItemStack:
-        stack, dtype = _listed(given) if _is_row(given) else given, _dtype(name)
-        if isinstance(stack, ItemStack) and stack.kind is ItemKind.TENSOR and stack.item_ndim:
-            if not name or stack.value.dtype == dtype:  # `torch.Tensor` takes any type
-                return stack
-            raise NotBatched("a tensor is made of one of another type")
+        stack = _listed(given) if _is_row(given) else given
         if _arrays(stack).value.dtype.kind not in kinds:
             raise NotBatched("a tensor is made of an array of another kind")
-        return _tensor(given, dtype)
+        return _tensor(given, _dtype(name))
 
     return convert
 
@@ -276,27 +271,20 @@ def _length(value: Any) -> int:
 BUILTINS: dict[str, Any] = {"int": int, "float": float, "len": len}
 
 
-def known_functions() -> dict[int, Callable[..., Any]]:
-    """Return batched versions of functions, by their ids; NumPy may be imported after torch."""
-    return _known_with(sys.modules.get("numpy"))
-
-
 @cache
-def _known_with(numpy: Any) -> dict[int, Callable[..., Any]]:
+def known_functions() -> dict[int, Callable[..., Any]]:
+    """Return batched versions of functions, by their ids."""
     import torch
 
     found: dict[Any, Callable[..., Any]] = {
         int: _int, float: _float, len: _length, torch.tensor: _tensor, torch.as_tensor: _tensor,
         torch.from_numpy: _from_numpy, torch.is_tensor: _is_tensor_item,
         torch.Tensor: _legacy(""), torch.FloatTensor: _legacy("float32"),
-        torch.DoubleTensor: _legacy("float64"), torch.HalfTensor: _legacy("float16"),
-        torch.BFloat16Tensor: _legacy("bfloat16"), torch.LongTensor: _legacy("int64", "iu"),
-        torch.IntTensor: _legacy("int32", "iu"), torch.ShortTensor: _legacy("int16", "iu"),
-        torch.CharTensor: _legacy("int8", "iu"), torch.ByteTensor: _legacy("uint8", "iu"),
+        torch.DoubleTensor: _legacy("float64"), torch.LongTensor: _legacy("int64", "iu"),
+        torch.IntTensor: _legacy("int32", "iu"),
     }  # fmt: skip
-    if numpy is not None:
-        arrays = (numpy.array, numpy.asarray, numpy.ascontiguousarray)
-        found |= dict.fromkeys(arrays, _array)
+    numpy: Any = sys.modules["numpy"]
+    found |= dict.fromkeys((numpy.array, numpy.asarray, numpy.ascontiguousarray), _array)
     # The script may have replaced some of torch's functions with its own.
     return {
         id(function): answer for function, answer in found.items() if not is_user_function(function)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,21 +40,6 @@ class Part(NamedTuple):
     leaf: Any
     positions: Any
     places: Any
-
-
-class _ViewKinds(NamedTuple):
-    tensor: Any
-    subset: Any
-    concat: Any
-    int64: Any
-
-
-@cache
-def _kinds() -> _ViewKinds:
-    import torch
-    from torch.utils.data import ConcatDataset, Subset
-
-    return _ViewKinds(torch.Tensor, Subset, ConcatDataset, torch.int64)
 
 
 def untouched(dataset: Any) -> bool:
@@ -83,12 +67,13 @@ def leaves(dataset: Any) -> tuple[Any, ...] | str:
     >>> leaves(ConcatDataset([Subset("abc", [0, 2]), Subset("de", range(2))]))
     ('abc', 'de')
     """
-    kinds = _kinds()
-    if type(dataset) not in (kinds.subset, kinds.concat):
+    from torch.utils.data import ConcatDataset, Subset
+
+    if type(dataset) not in (Subset, ConcatDataset):
         return (dataset,)
     if not untouched(dataset):
         return f"methods of {type(dataset).__name__} were replaced"
-    if type(dataset) is kinds.subset:
+    if type(dataset) is Subset:
         if not _plain(dataset.indices):
             return f"a {type(dataset.indices).__name__} of this kind is no plain list of indices"
         return leaves(dataset.dataset)
@@ -103,20 +88,18 @@ def leaves(dataset: Any) -> tuple[Any, ...] | str:
 
 def _plain(indices: Any) -> bool:
     """Return whether `indices[i]` means the same for one and for many."""
+    import torch
+
     if type(indices) in _SEQUENCES:
         return True
-    if type(indices) is _kinds().tensor:
-        return bool(indices.dtype is _kinds().int64 and indices.dim() == 1 and indices.is_cpu)
-    return _is_array(indices) and bool(indices.ndim == 1 and _is_int64(indices.dtype))
+    if type(indices) is torch.Tensor:
+        return bool(indices.dtype is torch.int64 and indices.dim() == 1 and indices.is_cpu)
+    return _is_array(indices) and bool(indices.ndim == 1 and indices.dtype == "=i8")
 
 
 def _is_array(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and type(value) is numpy.ndarray
-
-
-def _is_int64(dtype: Any) -> bool:
-    return bool(dtype.kind == "i" and dtype.itemsize == 8 and dtype.isnative)
 
 
 def positions_of(indices: Any) -> Any:
@@ -194,31 +177,23 @@ def _translated(own: Any, indices: Any) -> Any:
         return list(found) if len(indices) > 1 else [found]
     if not _plain(own):
         raise TypeError(f"Cannot take a {type(own).__name__} for indices.")
-    positions = positions_of(indices)
-    if type(own) is _kinds().tensor:
-        return take(own, positions)
     import torch
 
+    positions = positions_of(indices)
+    if type(own) is torch.Tensor:
+        return take(own, positions)
     return torch.from_numpy(own[positions.numpy()])
 
 
 def locate(dataset: Any, indices: Any) -> list[Part]:
-    """Return which rows of which leaves make up a batch.
+    """Return which rows of which leaves make up a batch; it raises what `assemble` does."""
+    from torch.utils.data import ConcatDataset, Subset
 
-    Args:
-        dataset: what `leaves` accepted.
-        indices: what `positions_of` takes.
-
-    Raises:
-        IndexError: one lies outside of a view.
-        TypeError: the indices are of another kind.
-    """
-    kinds = _kinds()
-    while type(dataset) is kinds.subset:
+    while type(dataset) is Subset:
         indices = _translated(dataset.indices, indices)
         dataset = dataset.dataset
     positions = positions_of(indices)
-    if type(dataset) is kinds.concat:
+    if type(dataset) is ConcatDataset:
         return _split(dataset, positions)
     return [Part(dataset, positions, None)]
 
@@ -240,13 +215,10 @@ def _split(concat: Any, positions: Any) -> list[Part]:
         rows = ascending[start:stop] - (ends[member - 1] if member else 0)
         places = order[start:stop]
         for part in locate(concat.datasets[member], rows):
-            found.append(part._replace(places=_inside(places, part.places)))
+            inner = part.places
+            found.append(part._replace(places=places if inner is None else places[inner]))
         start = stop
     return found
-
-
-def _inside(places: Any, inner: Any) -> Any:
-    return places if inner is None else places[inner]
 
 
 def assemble(dataset: Any, indices: Any, rows: Callable[[Any, Any], Any]) -> Any:
@@ -295,7 +267,7 @@ def _joined(batches: list[Any], order: Any) -> Any:
     import torch
 
     first, kinds = batches[0], set(map(type, batches))
-    if kinds == {_kinds().tensor}:
+    if kinds == {torch.Tensor}:
         if len({(batch.dtype, batch.shape[1:]) for batch in batches}) == 1:
             return torch.cat(batches).index_select(0, order)
     elif kinds == {dict}:

@@ -5,29 +5,24 @@ each value separately: what a pixel becomes depends only on its value and its ch
 chain is read by running the script's own value transforms once, on a *palette*: an image of one
 row that holds all 256 values in each channel. A batch then consists of entries of the palette,
 which are moved as bytes and looked up at the end. Whatever arithmetic the transforms do, their
-bits are kept: `x * (1 / 255)` for `x / 255`, say, would differ for 126 of 256 values. If a
-few operations on the whole batch are known to give the bits of the palette for every value,
-they take the place of the look-up.
-
-The fill value of a padding enters the palette at its place in the chain, as an entry
-that has this value at that point.
+bits are kept: `x * (1 / 255)` for `x / 255`, say, would differ for 126 of 256 values. What a
+padding is filled with is the entry that has this value at its place in the chain.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.sources import bulk_draws, crops, pixel_lut
-from hasten.loader.sources.pixel_lut import HOMES, VALUE_COUNT, Refused, TransformCompiler, compute
+from hasten.loader.sources.pixel_lut import HOMES, Refused, TransformCompiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.loader.sources.bulk_draws import Kinds
-    from hasten.loader.sources.pixel_lut import Arithmetic, PixelMove
+    from hasten.loader.sources.crops import PixelMove
 
 _METHODS = (
     "__call__", "forward", "transform", "check_inputs", "make_params", "get_params",
@@ -43,15 +38,10 @@ class Chain:
     Attributes:
         steps: what moves pixels.
         table: what each palette entry becomes; its axes are channel and entry.
-        arithmetic: operations that give the table's bits for the 256 values, faster than looking
-            them up; none where they would not.
-        height: of the images that come out.
-        width: likewise.
     """
 
     steps: tuple[PixelMove, ...]
     table: Any
-    arithmetic: Arithmetic
     height: int
     width: int
 
@@ -60,17 +50,6 @@ class Chain:
         """The draws of one sample from torch's global generator, in order."""
         return tuple(kind for step in self.steps for kind in step.draws)
 
-    def same(self, other: Chain) -> bool:
-        """Return whether two chains do the same."""
-        import torch
-
-        sizes = (self.steps, self.height, self.width, self.table.dtype, self.table.shape)
-        others = (other.steps, other.height, other.width, other.table.dtype, other.table.shape)
-        if sizes != others:
-            return False
-        left, right = self.table.view(torch.uint8), other.table.view(torch.uint8)
-        return bool(torch.equal(left, right))
-
     def move(self, images: Any) -> Any:
         """Draw, and move the pixels of a batch.
 
@@ -78,9 +57,9 @@ class Chain:
             images: a fresh array of uint8: batch, height, width, channel.
         """
         drawn = bulk_draws.draw(self.draws, len(images))
-        if self.table.shape[1] > VALUE_COUNT:  # some fill is no value of a pixel
-            images = images.astype("int16")
-        return crops.apply(self.steps, images, drawn)
+        for step in self.steps:
+            images = step.apply(images, [drawn.pop(0) for _ in step.draws])
+        return images
 
     def paint(self, images: Any, *, channels_last: bool) -> Any:
         """Return the batch that the palette's entries stand for: batch, channel, height, width."""
@@ -89,11 +68,7 @@ class Chain:
         numpy: Any = sys.modules["numpy"]
         axes = (0, 1, 2, 3) if channels_last else (0, 3, 1, 2)
         entries = torch.from_numpy(images).permute(axes).contiguous()
-        painted = _fresh(tuple(entries.shape), self.table.dtype)
-        planes = painted.permute(0, 3, 1, 2) if channels_last else painted
-        if self.arithmetic:
-            painted.copy_(entries)
-            return compute(planes, self.arithmetic)
+        painted = torch.empty(entries.shape, dtype=self.table.dtype)
         channel_count, entry_count = self.table.shape
         offsets = numpy.arange(channel_count, dtype="int32") * entry_count
         places = numpy.empty(entries.shape, "int32")
@@ -101,17 +76,7 @@ class Chain:
         numpy.add(entries.numpy(), offsets, out=places)
         found = torch.from_numpy(places.reshape(-1))
         torch.index_select(self.table.view(-1), 0, found, out=painted.view(-1))
-        return planes
-
-
-def _fresh(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return memory for a batch: shared in a worker, where torch collates into shared memory."""
-    import torch
-
-    like: Any = torch.empty(0, dtype=dtype)
-    if torch.utils.data.get_worker_info() is None:
-        return like.new_empty(shape)
-    return like.new(like._typed_storage()._new_shared(prod(shape))).resize_(shape)
+        return painted.permute(0, 3, 1, 2) if channels_last else painted
 
 
 def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
@@ -122,8 +87,10 @@ def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
     """
     import torch
 
-    reading = pixel_lut.begin(height, width, channel_count)
-    for part in parts(transform):
+    reading = TransformCompiler(pixel_lut.palette(channel_count), height, width)
+    for part in _nodes(transform):
+        if type(part).__name__ not in _READERS:  # a chain, whose members follow
+            continue
         generation, name = _kind(part)
         try:
             _READERS[name](reading, part, generation)
@@ -131,32 +98,12 @@ def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
             raise Refused(f"{name} does not take these images: {error}") from error
     if not isinstance(reading.palette, torch.Tensor):
         raise Refused("the transform makes no tensor of an image")
-    table = reading.levels.contiguous()
-    arithmetic = pixel_lut.proved(reading.arithmetic, table)
-    return Chain(tuple(reading.steps), table, arithmetic, reading.height, reading.width)
-
-
-def parts(transform: Any) -> tuple[Any, ...]:
-    """Return the transforms of a chain in order, with nested chains flattened.
-
-    Raises:
-        Refused: one of them is unknown or was changed.
-    """
-    inner = _members(transform)
-    if inner is None:
-        _kind(transform)
-        return (transform,)
-    return tuple(part for member in inner for part in parts(member))
+    table = pixel_lut.plain(reading.palette).flatten(1).contiguous()
+    return Chain(tuple(reading.steps), table, reading.height, reading.width)
 
 
 def _members(transform: Any) -> tuple[Any, ...] | None:
     """Return what a chain consists of, None if it is not a chain."""
-    import torch
-
-    if type(transform) is torch.nn.Sequential:
-        if not _untouched(transform):
-            raise Refused("methods or hooks of Sequential were changed")
-        return tuple(transform)
     if type(transform).__name__ != "Compose":
         return None
     _kind(transform)
@@ -191,6 +138,11 @@ class Settings:
 
 
 def _nodes(transform: Any) -> list[Any]:
+    """Return the transforms of a chain in order, with nested chains before their members.
+
+    Raises:
+        Refused: one of them is unknown or was changed.
+    """
     inner = _members(transform)
     if inner is None:
         _kind(transform)
@@ -205,19 +157,27 @@ def _copied(node: Any) -> dict[str, Any]:
 
 def _kind(transform: Any) -> tuple[int, str]:
     """Return generation and name of a transform that is torchvision's own, to the last method."""
-    name = type(transform).__name__
-    homes = {generation: sys.modules.get(module) for generation, module in HOMES.items()}
-    own = [which for which, home in homes.items() if getattr(home, name, None) is type(transform)]
-    if not own:
+    name, generation = type(transform).__name__, generation_of(transform)
+    if generation is None:
         raise Refused(f"{name} is no transform of torchvision's")
     if name not in _READERS and name != "Compose":
         raise Refused(f"{name} is not known to work on whole batches with the same bits")
-    if not _untouched(transform):
+    if not untouched(transform):
         raise Refused(f"methods or hooks of {name} were changed")
-    return own[0], name
+    return generation, name
 
 
-def _untouched(transform: Any) -> bool:
+def generation_of(transform: Any) -> int | None:
+    """Return of which generation of torchvision's transforms one is; None if it is none of them."""
+    kind = type(transform)
+    for generation, home in HOMES.items():
+        if getattr(sys.modules.get(home), kind.__name__, None) is kind:
+            return generation
+    return None
+
+
+def untouched(transform: Any) -> bool:
+    """Return whether a transform runs nothing but the methods that its library gave it."""
     from torch.nn.modules import module
 
     own = vars(transform)
@@ -235,18 +195,15 @@ def _untouched(transform: Any) -> bool:
 
 
 _READERS: dict[str, Callable[[TransformCompiler, Any, int], None]] = {
-    "CenterCrop": crops.center_crop,
     "ConvertImageDtype": pixel_lut.to_dtype,
-    "Identity": pixel_lut.leave,
     "Normalize": pixel_lut.normalize,
     "Pad": crops.pad,
     "PILToTensor": pixel_lut.change_values,
     "RandomCrop": crops.random_crop,
-    "RandomHorizontalFlip": crops.flip(2),
-    "RandomVerticalFlip": crops.flip(1),
+    "RandomHorizontalFlip": crops.flip,
     "Resize": crops.resize,
     "ToDtype": pixel_lut.to_dtype,
     "ToImage": pixel_lut.change_values,
     "ToPureTensor": pixel_lut.change_values,
-    "ToTensor": pixel_lut.to_tensor,
+    "ToTensor": pixel_lut.change_values,
 }
