@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasten.cli import arguments as args
+from hasten.cli import arguments as args  # noqa: TC001  # typer reads them
 from hasten.cli.reports import PLAN
 from hasten.errors import PlanError, UsageError
 from hasten.records import Entry
