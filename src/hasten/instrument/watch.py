@@ -125,7 +125,7 @@ class Watch:
         """Note that the script has made an optimizer, before its first step."""
         self._ends.by_hand.constructed(optimizer)
 
-    def backward(self, original: Any, args: Any, kwargs: Any) -> Any:
+    def backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a backward pass, under its phase and its levers."""
         within = self.live.phases.within
         if not self.measuring:
@@ -176,7 +176,7 @@ class Watch:
             self.tracker.loaded(iterator, batch)
         return batch
 
-    def transfer(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+    def transfer(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         """Move a tensor, through a lever if one wants to; the time of CPU tensors is TRANSFER."""
         move = self.live.answers.move
         if not self.measuring or not tensor.is_cpu:
