@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     Apply = Callable[[Any], Undo | None]
 
 
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups of an optimizer."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 class Table:
     """A value for each of some live objects, without keeping them alive.
 
