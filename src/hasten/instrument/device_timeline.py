@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import accelerators
+from hasten.instrument.object_table import parameters_of
 
 if TYPE_CHECKING:
     from hasten.instrument.live import LiveTraining
@@ -76,9 +77,8 @@ def device_timeline(live: LiveTraining) -> DeviceTimeline | None:
     """
     if not accelerators.in_use():
         return None
-    groups = (group for optimizer in live.optimizers.known for group in optimizer.param_groups)
     held = chain(
-        (weight for group in groups for weight in group["params"]),
+        (weight for optimizer in live.optimizers.known for weight in parameters_of(optimizer)),
         (weight for root in live.roots.known for weight in root.parameters()),
     )
     device = next((w.device for w in held if w.device.type not in ("cpu", "meta")), None)

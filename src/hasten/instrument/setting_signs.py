@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument.object_table import Table
+from hasten.instrument.object_table import Table, parameters_of
 from hasten.records import CollectorTraits, Traits
 
 if TYPE_CHECKING:
@@ -50,11 +50,10 @@ class CollectorClock:
 def _optimized(optimizers: Iterable[Any]) -> Iterator[Any]:
     """Yield the parameters of optimizers, their gradients and their states."""
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                yield parameter
-                yield parameter.grad
-                yield from optimizer.state.get(parameter, {}).values()
+        for parameter in parameters_of(optimizer):
+            yield parameter
+            yield parameter.grad
+            yield from optimizer.state.get(parameter, {}).values()
 
 
 def _readable(tensor: Any) -> bool:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument.object_table import Table
-from hasten.instrument.weight_samples import read_some, spread
+from hasten.instrument.object_table import Table, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.instrument.live import LiveTraining
-    from hasten.instrument.steps_in_progress import StepsInProgress
 
 _LEARNED_AFTER_COUNT = 3
 _LONE_AFTER_COUNT = 8  # more than a critic's steps for one of a generator
 _GIVE_UP_AFTER_COUNT = 24
 _SILENT_PERIODS_COUNT = 4
-_PATIENT_COUNT = 64
 
 
 @dataclass(slots=True)
@@ -51,7 +49,7 @@ class Roles:
         """Return the number of an optimizer."""
         number: int | None = self._numbers.get(optimizer)
         if number is None:
-            kind = type(optimizer), tuple(map(_shape, _parameters(optimizer)))
+            kind = type(optimizer), tuple(map(_shape, parameters_of(optimizer)))
             known, living = self._by_kind.setdefault(kind, []), set(self._numbers.values())
             number = next((one for one in known if one not in living), None)
             if number is None:
@@ -133,6 +131,55 @@ class Cycle:
         return [key for key, habit in self._habits.items() if habit.step_count <= rarest + 1][-1]
 
 
+class StepsInProgress:
+    """The steps in progress, the outermost first, and what to call when each ends.
+
+    A closure or a wrapper such as SAM may nest one step inside another.
+    """
+
+    def __init__(self) -> None:
+        self._leaves: dict[int, tuple[Callable[[], None], ...]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._leaves)
+
+    def begin(self, optimizer: Any, leaves: tuple[Callable[[], None], ...]) -> None:
+        """Note that a step of an optimizer has begun inside the others."""
+        self._leaves[id(optimizer)] = leaves
+
+    def end(self, optimizer: Any) -> bool:
+        """Leave a step and those inside it; return whether it was in progress."""
+        if id(optimizer) not in self._leaves:
+            return False
+        self._unwind(list(self._leaves).index(id(optimizer)))
+        return True
+
+    def leave_raised(self, optimizer: Any, around_count: int) -> None:
+        """Leave steps that raised earlier, before a step with this many steps around it."""
+        if not self.end(optimizer):
+            self._unwind(around_count)
+
+    def _unwind(self, around_count: int) -> None:
+        while len(self._leaves) > around_count:
+            _, leaves = self._leaves.popitem()
+            for leave in leaves:
+                leave()
+
+
+def steps_around() -> int:
+    """Return how many optimizers are in their step around the one whose pre-hook asks.
+
+    Nothing reports a step that raised, so the frames of torch's wrapper are counted. To keep
+    a frame instead would keep alive what it holds.
+    """
+    around, count = sys._getframe(2), 0  # the frame of the wrapper; 1 is that of the hook
+    code, frame = around.f_code, around.f_back
+    while frame is not None:
+        count += frame.f_code is code
+        frame = frame.f_back
+    return count
+
+
 class StepEnds:
     """Decide where a training step ends: after an optimizer, a backward pass, or updates by hand.
 
@@ -180,7 +227,6 @@ class StepEnds:
 
     def ends_after(self, optimizer: Any) -> bool:
         """Return whether a step of an optimizer that is over ends a training step."""
-        self.by_hand.stepped()
         if self._steps:
             return False
         if self.backward_id() != -1:  # a hook: what is left of the pass belongs to the step
@@ -198,8 +244,8 @@ class ManualUpdateDetector:
     """Decide, while no optimizer has stepped, whether a script updates its weights by hand.
 
     A script without optimizers updates by hand. In one that has made some, many passes say
-    little (it accumulates gradients, takes inner steps, or skips those whose gradients are not
-    finite), unless its weights move between them.
+    little: it accumulates gradients, takes inner steps, or skips those whose gradients are not
+    finite.
 
     Args:
         live: the optimizers and roots that are known.
@@ -213,8 +259,6 @@ class ManualUpdateDetector:
         self.update = self.waiting = False
         self.made = Table()
         self._live = live
-        self._unstepped_count = 0
-        self._before: dict[int, Any] = {}
         self._counted = 0, 0, 0
 
     @property
@@ -228,7 +272,7 @@ class ManualUpdateDetector:
         if self._counted[:2] != counts:
             held: dict[bool, list[frozenset[int]]] = {True: [], False: []}
             for one in self.made:
-                held[one in known].append(frozenset(map(id, _parameters(one))))
+                held[one in known].append(frozenset(map(id, parameters_of(one))))
             self._counted = *counts, len(held[True]) + len({*held[False]} - {*held[True]})
         return self._counted[2]
 
@@ -244,16 +288,8 @@ class ManualUpdateDetector:
     def begins_backward(self, *, stepping: bool) -> None:
         """Note a backward pass, inside the step of an optimizer or not."""
         self.waiting = True
-        self._unstepped_count += 1
-        if stepping or self.update or len(self._live.optimizers.known):
-            return
-        patient = self._unstepped_count <= _PATIENT_COUNT
-        self.update = not len(self.made) or (not patient and self._moved())
-
-    def stepped(self) -> None:
-        """Note that an optimizer has made a step."""
-        self._unstepped_count = 0
-        self._before = {}
+        if not stepping and not len(self.made) and not len(self._live.optimizers.known):
+            self.update = True
 
     def meets_optimizer(self) -> None:
         """Note that an optimizer begins its first step."""
@@ -263,25 +299,6 @@ class ManualUpdateDetector:
         """Note that a training step has ended."""
         self.waiting = False
 
-    def _moved(self) -> bool:
-        """Return whether weights have moved since the last pass, True if that cannot be told.
-
-        Looks at the optimizers' weights with gradients, or else at the weights of the roots.
-        """
-        import torch
-
-        held = [parameter for made in self.made for parameter in _parameters(made)]
-        trained = [p for p in held if p.grad is not None]
-        if not trained:
-            trained = [p for root in self._live.roots.known for p in root.parameters()]
-        try:
-            now = {id(parameter): read_some(parameter) for parameter in spread(trained)}
-            before, self._before = self._before, now
-            known = before.keys() & now.keys()
-            return not now or any(not torch.equal(before[key], now[key]) for key in known)
-        except Exception:  # weights of an unusual kind
-            return True
-
 
 def _shape(parameter: Any) -> Any:
     """Return the shape of a parameter; None where it has none, as in a lazy module."""
@@ -289,7 +306,3 @@ def _shape(parameter: Any) -> Any:
         return parameter.shape
     except Exception:
         return None
-
-
-def _parameters(optimizer: Any) -> list[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

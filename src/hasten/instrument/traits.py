@@ -9,6 +9,7 @@ from hasten.instrument.checkpoint_clock import CheckpointClock
 from hasten.instrument.compiler_traits import read_compiler
 from hasten.instrument.draw_watch import DrawWatch
 from hasten.instrument.model import ModelFacts
+from hasten.instrument.object_table import parameters_of
 from hasten.instrument.samples import quietly, tensors_in
 from hasten.instrument.setting_signs import SettingSigns
 from hasten.instrument.threads import add_threads
@@ -47,7 +48,7 @@ def _is_open(optimizer: Any) -> bool:
 def _has_sparse_gradients(optimizer: Any) -> bool:
     import torch
 
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    gradients = [parameter.grad for parameter in parameters_of(optimizer)]
     return any(grad is not None and grad.layout is not torch.strided for grad in gradients)
 
 

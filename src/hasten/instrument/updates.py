@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.lever_calls import join
+from hasten.instrument.object_table import parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,8 +71,7 @@ class Updates:
 def _hide(optimizer: Any) -> Undo:
     hidden = [
         (parameter, parameter.grad)
-        for group in optimizer.param_groups
-        for parameter in group["params"]
+        for parameter in parameters_of(optimizer)
         if parameter.grad is not None
     ]
     for parameter, _ in hidden:

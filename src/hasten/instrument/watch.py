@@ -15,8 +15,7 @@ from hasten.instrument.loader_lines import LoaderLines
 from hasten.instrument.phase_tracker import PhaseTracker
 from hasten.instrument.seams import SeamGroups, differentiated
 from hasten.instrument.starts import StartClock
-from hasten.instrument.step_ends import StepEnds
-from hasten.instrument.steps_in_progress import StepsInProgress, steps_around
+from hasten.instrument.step_ends import StepEnds, StepsInProgress, steps_around
 from hasten.records import Phase
 
 if TYPE_CHECKING:
