@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import stack_sampler
@@ -113,7 +112,7 @@ class DatasetProfile:
         self._sleep: _Sleep | None = None
         self._asleep_s = 0.0
         self._asleep_at: tuple[Any, int] | None = None
-        self._pulses: tuple[stack_sampler.StackSampler, ...] = ()
+        self._pulses: tuple[stack_sampler.StackSampler | stack_sampler.ThreadSampler, ...] = ()
 
     @property
     def is_on(self) -> bool:
@@ -179,11 +178,11 @@ class DatasetProfile:
         if (look, pid) != (self._mine, self._pid):
             self._records, self._written_ns = {}, 0
         self._mine, self._pid, self._thread = look, pid, thread
-        self._sleep = _Sleep(threading.get_native_id())
-        self._pulses = (
-            stack_sampler.begin(self._seen, thread, shortest_s=_PERIOD_S),
-            stack_sampler.ThreadSampler(self._notice_sleep, thread, _PERIOD_S, switch_s=inf),
-        )
+        sampler = stack_sampler.begin(self._seen, thread, shortest_s=_PERIOD_S)
+        if sampler is not None:
+            self._sleep = _Sleep(threading.get_native_id())
+            beside = stack_sampler.ThreadSampler(self._notice_sleep, thread, _PERIOD_S)
+            self._pulses = sampler, beside
 
     def _stop_here(self) -> None:
         pulses, self._pulses = self._pulses, ()
