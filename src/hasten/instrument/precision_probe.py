@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.accelerators import lacks_bfloat16
+from hasten.instrument.operation_timing import best_ratio
 from hasten.records import ProductSpeed
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ _SIDE = 512
 _IMAGES = (4, 32, 28, 28)
 _KERNELS = (32, 32, 3, 3)
 _PROBE_S = 0.012
-_LEAST_COUNT = 4
-_HOPELESS_S = 0.1
 
 
 def fewer_bits(device: str) -> dict[str, ProductSpeed]:
@@ -128,25 +126,7 @@ def _fewer_inside(device: str) -> Iterator[None]:
 
 
 def _speed_ratio(full: Callable[[], object], fewer: Callable[[], object], device: str) -> float:
-    """Return how many times faster `fewer` is, by the best of each, timed alternately.
-
-    Alternately, since a neighbour on the machine slows it down for milliseconds at a time.
-    """
     import torch
 
-    def timed_s(work: Callable[[], object]) -> float:
-        start = time.perf_counter()
-        work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    timed_s(full)  # the first call also makes the kernel
-    best_s, fewest_s = timed_s(full), timed_s(fewer)
-    count, until = 0, time.perf_counter() + _PROBE_S
-    while count < _LEAST_COUNT or time.perf_counter() < until:
-        best_s, fewest_s = min(best_s, timed_s(full)), min(fewest_s, timed_s(fewer))
-        count += 1
-        if fewest_s > _HOPELESS_S:  # without hardware it may take a thousand times as long
-            break
-    return best_s / fewest_s
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    return best_ratio(full, fewer, wait, probe_s=_PROBE_S)
