@@ -31,16 +31,31 @@ _KNOWN = frozenset({
 })  # fmt: skip
 
 
-def denormal_share(tensor: Any) -> float:
-    """Return the share of denormal numbers in evenly spaced elements of a tensor on the CPU."""
+def denormal_counts(tensor: Any, sample_count: int) -> tuple[int, int]:
+    """Return how many of a tensor's elements are denormal, and how many were looked at.
+
+    About this many, evenly spaced; none of what the CPU does not compute. A thread that flushes
+    denormal numbers to zero sees none.
+    """
     import torch
 
-    fits = tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
-    if not fits or tensor.dtype not in (torch.float32, torch.float64):
+    if not (isinstance(tensor, torch.Tensor) and tensor.is_cpu and tensor.layout is torch.strided):
+        return 0, 0
+    if tensor.dtype not in (torch.float32, torch.float64, torch.bfloat16):
+        return 0, 0
+    part = tensor.detach().reshape(-1)[:: 1 + tensor.numel() // sample_count].abs()
+    denormal = (part != 0) & (part < torch.finfo(part.dtype).tiny)
+    return int(denormal.sum()), part.numel()
+
+
+def denormal_share(tensor: Any) -> float:
+    """Return the share of denormal numbers in a tensor that lies in memory in one piece."""
+    import torch
+
+    if tensor.layout is not torch.strided or not tensor.is_contiguous():
         return 0.0
-    part = tensor.detach().reshape(-1)[:: 1 + tensor.numel() // _SAMPLE_COUNT].abs()
-    tiny = torch.finfo(part.dtype).tiny
-    return float(((part != 0) & (part < tiny)).float().mean()) if part.numel() else 0.0
+    found_count, seen_count = denormal_counts(tensor, _SAMPLE_COUNT)
+    return found_count / max(1, seen_count)
 
 
 class Rerun:

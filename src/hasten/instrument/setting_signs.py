@@ -9,9 +9,11 @@ import gc
 import os
 import time
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.object_table import Table, parameters_of
+from hasten.instrument.rerun import denormal_counts
 from hasten.records import CollectorTraits, Traits
 
 if TYPE_CHECKING:
@@ -56,38 +58,13 @@ def _optimized(optimizers: Iterable[Any]) -> Iterator[Any]:
             yield from optimizer.state.get(parameter, {}).values()
 
 
-def _readable(tensor: Any) -> bool:
-    """Return whether a value is a tensor on the CPU whose denormal numbers the CPU computes."""
-    import torch
-
-    return (
-        isinstance(tensor, torch.Tensor)
-        and tensor.is_cpu
-        and tensor.layout is torch.strided
-        and tensor.dtype in (torch.float32, torch.float64, torch.bfloat16)
-    )
-
-
 def denormal_ratio(optimizers: Iterable[Any]) -> float | None:
-    """Return the share of denormal numbers in weights, gradients and states; None without any.
-
-    At most about 16,000 evenly spaced elements of each tensor are read. A thread that
-    flushes denormal numbers to zero sees none.
-    """
-    import torch
-
-    seen_count = found_count = tensor_count = 0
-    for tensor in filter(_readable, _optimized(optimizers)):
-        if not tensor.numel():
-            continue
-        flat = tensor.detach().reshape(-1)
-        part = flat[:: 1 + flat.numel() // _ELEMENT_COUNT].abs()
-        seen_count += part.numel()
-        tiny = torch.finfo(part.dtype).tiny
-        found_count += int(((part != 0) & (part < tiny)).sum())
-        tensor_count += 1
-        if tensor_count == _TENSOR_COUNT:
-            break
+    """Return the share of denormal numbers in weights, gradients and states; None without any."""
+    counts = (denormal_counts(tensor, _ELEMENT_COUNT) for tensor in _optimized(optimizers))
+    found_count = seen_count = 0
+    for found, seen in islice((each for each in counts if each[1]), _TENSOR_COUNT):
+        found_count += found
+        seen_count += seen
     return found_count / seen_count if seen_count else None
 
 
