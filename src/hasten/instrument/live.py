@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import LeverStopped
-from hasten.instrument.late_imports import stand_in_later
 from hasten.instrument.lever_calls import PhaseCallbacks, RootModules, SeamAnswers, join
 from hasten.instrument.object_table import Registry
 from hasten.instrument.optimizer_options import OptimizerOptions
-from hasten.instrument.stand_ins import StandIns
+from hasten.instrument.stand_ins import StandIns, stand_in_later
 from hasten.instrument.updates import Updates
 
 if TYPE_CHECKING:

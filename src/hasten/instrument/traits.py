@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from collections import deque
 from dataclasses import dataclass, replace
+from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument.checkpoint_clock import CheckpointClock
-from hasten.instrument.compiler_traits import read_compiler
 from hasten.instrument.draw_watch import DrawWatch
+from hasten.instrument.ledger import INDEX
 from hasten.instrument.model import ModelFacts
 from hasten.instrument.object_table import parameters_of
+from hasten.instrument.operation_timing import is_compiled
 from hasten.instrument.samples import quietly, tensors_in
 from hasten.instrument.setting_signs import SettingSigns
-from hasten.instrument.threads import add_threads
-from hasten.instrument.update_watch import UpdateWatch
+from hasten.instrument.stand_ins import put
 from hasten.rank import launched_count, own_rank
-from hasten.records import LoaderTraits, OptimizerTraits, Traits
+from hasten.records import (
+    CheckpointTraits,
+    CompilerTraits,
+    LoaderTraits,
+    OptimizerTraits,
+    Phase,
+    Traits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hasten.instrument.fetches import FetchClock
+
+
+_CHECKPOINT = INDEX[Phase.CHECKPOINT]
+_KEPT_COUNT = 64
+_VARIABLES = (
+    "OMP_WAIT_POLICY",
+    "GOMP_SPINCOUNT",
+    "KMP_BLOCKTIME",
+    "KMP_LIBRARY",
+    "OMP_PROC_BIND",
+    "OMP_PLACES",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+)
+_NOTHING = ("", "false", "none", "disabled")
+_OFF = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+# The newest Python that each torch can compile under, as its release notes say.
+_NEWEST_PYTHON = (((2, 10), (3, 14)), ((2, 6), (3, 13)), ((0, 0), (3, 12)))
 
 
 def _name_below_views(dataset: Any) -> str:
@@ -222,7 +255,7 @@ class TraitsReader:
             self.found,
             torch=version,
             optimizer=optimizer,
-            compiler=read_compiler(version),
+            compiler=_read_compiler(version),
             loop_draws=self._draws.loop,
             cycle_count=max(1, ahead_count),
         )
@@ -237,3 +270,111 @@ class TraitsReader:
         if loader.worker_count or self._draws.items is None:
             return loader
         return replace(loader, draws=self._draws.items)
+
+
+class CheckpointClock:
+    """Note the steps in which a checkpoint was written, from the first step on.
+
+    A closer look is too short to see them: checkpoints are often minutes apart.
+    """
+
+    def __init__(self) -> None:
+        self._step_count = self._wall_ns = 0
+        # The step, the wall clock at its end, and the time of its checkpoints.
+        self._seen: deque[tuple[int, int, int]] = deque(maxlen=_KEPT_COUNT)
+
+    def stepped(self, phases_ns: tuple[int, ...]) -> None:
+        """Take in a step, with everything since the previous one."""
+        self._step_count += 1
+        self._wall_ns += sum(phases_ns)
+        if phases_ns[_CHECKPOINT]:
+            self._seen.append((self._step_count, self._wall_ns, phases_ns[_CHECKPOINT]))
+
+    def add(self, traits: Traits) -> Traits:
+        """Return traits with the seconds and mean distance of checkpoints, if there are two."""
+        if len(self._seen) < 2:
+            return traits
+        (first_step, first_ns, _), (last_step, last_ns, _) = self._seen[0], self._seen[-1]
+        between_count = len(self._seen) - 1
+        seen = CheckpointTraits(
+            each_s=tuple(spent_ns * 1e-9 for _, _, spent_ns in self._seen),
+            period_s=(last_ns - first_ns) * 1e-9 / between_count,
+            period_step_count=(last_step - first_step) / between_count,
+        )
+        return replace(traits, checkpoints=seen)
+
+
+class UpdateWatch:
+    """Notice how the script clips its gradients, until the traits are read."""
+
+    def __init__(self) -> None:
+        from torch.nn.utils import clip_grad
+
+        self._clip_count = self._idle_count = 0
+        self._undo: Callable[[], None] | None = None
+        name = "_clip_grads_with_norm_"
+        if original := vars(clip_grad).get(name):
+            self._undo = put(clip_grad, name, self._clipping(original))
+
+    def _clipping(self, original: Any) -> Any:
+        @wraps(original)
+        def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kw: Any) -> Any:
+            if self._undo and total_norm.is_cpu:
+                self._clip_count += 1
+                self._idle_count += bool(max_norm / (total_norm + 1e-6) >= 1)
+            return original(parameters, max_norm, total_norm, *args, **kw)
+
+        return clip
+
+    def add(self, traits: Traits) -> Traits:
+        """Return traits with what was found, and look no longer."""
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+        ratio = self._idle_count / self._clip_count if self._clip_count else None
+        return replace(traits, idle_clip_ratio=ratio)
+
+
+def add_threads(traits: Traits) -> Traits:
+    """Return traits with thread counts, and the OpenMP variables that somebody has set."""
+    import torch
+
+    return replace(
+        traits,
+        thread_count=torch.get_num_threads(),
+        openmp_variables=tuple(filter(_is_set, _VARIABLES)),
+    )
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "").lower() not in _NOTHING
+
+
+def _read_compiler(torch_version: str) -> CompilerTraits:
+    """Return what torch.compile finds here, and what prevents it."""
+    return CompilerTraits(
+        is_used=is_compiled(),
+        cxx=_cxx(),
+        has_triton=find_spec("triton") is not None,
+        refused=_why_uncompiled(torch_version),
+    )
+
+
+def _cxx() -> str:
+    asked = shlex.split(os.environ.get("CXX", ""))[:1]
+    return next((name for name in asked or ("g++", "clang++") if shutil.which(name)), "")
+
+
+def _why_uncompiled(torch_version: str) -> str:
+    """Say why nothing can be compiled; empty where it can."""
+    for name in _OFF:
+        if os.environ.get(name) == "1":
+            return f"{name} switches torch.compile off"
+    version = tuple(int(part) for part in torch_version.split(".")[:2])
+    newest = next(python for oldest, python in _NEWEST_PYTHON if version >= oldest)
+    own = sys.version_info[:2]
+    if own > newest:
+        return f"torch {torch_version} cannot compile under Python {own[0]}.{own[1]}"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        return "the headers of Python are not installed (Python.h)"
+    return ""
