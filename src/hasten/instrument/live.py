@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import LeverStopped
-from hasten.instrument.lever_calls import PhaseCallbacks, RootModules, SeamAnswers, join
+from hasten.instrument.lever_calls import PhaseCallbacks, RootModules, SeamAnswers, Updates, join
 from hasten.instrument.object_table import Registry
 from hasten.instrument.optimizer_options import OptimizerOptions
 from hasten.instrument.stand_ins import StandIns, stand_in_later
-from hasten.instrument.updates import Updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,7 +60,7 @@ class LiveTraining:
 
     def on_update(self, judge: Callable[..., Any]) -> Undo:
         """Ask `judge(optimizer, has_closure=...)` before each step of an optimizer."""
-        return self.updates.judge(judge)
+        return join(self.updates.judges, judge)
 
     def on_root(self, apply: Apply) -> Undo:
         """Apply `apply` to each root module right before its next call."""

@@ -14,11 +14,7 @@ from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
 
 
 class ModelFacts:
-    """Notes about every root module that the loop calls, and how the machine runs them.
-
-    Attributes:
-        found: what was noted so far.
-    """
+    """Notes about every root module that the loop calls, and how the machine runs them."""
 
     def __init__(self) -> None:
         self.found = ModelTraits()

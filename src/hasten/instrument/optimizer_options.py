@@ -19,11 +19,7 @@ _identity = object.__hash__  # as `id`, but no audit hook sees it
 
 
 class OptimizerOptions:
-    """What levers choose for the optimizers of the script; several may choose for the same one.
-
-    Args:
-        optimizers: those that have stepped, or are about to.
-    """
+    """What levers choose for the optimizers of the script; several may choose for the same one."""
 
     def __init__(self, optimizers: Registry) -> None:
         self._optimizers = optimizers
@@ -81,7 +77,7 @@ class Adjusted:
 
     Args:
         optimizer: whose options they are.
-        choices: what the levers choose; the list of all, shared and alive.
+        choices: those of all levers; the list is shared and alive.
         has_stepped: whether it has stepped, so that existing gradients have been used.
     """
 

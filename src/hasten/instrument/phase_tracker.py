@@ -21,10 +21,6 @@ _OPTIMIZER, _EVALUATION = INDEX[Phase.OPTIMIZER], INDEX[Phase.EVALUATION]
 class PhaseTracker:
     """Charge time and samples to the phases of the loop, and notify the observers.
 
-    Args:
-        ledger: takes the time.
-        observers: all of them, including those added later.
-
     Attributes:
         samples: what the steps consume.
         evaluating: true from a call without gradients until training resumes.
@@ -149,10 +145,6 @@ class PhaseTracker:
         self._ledger.enter(_OPTIMIZER)
         self._ledger.commit()
         self._trains()
-
-    def optimizer_stepped(self) -> None:
-        """Note that no loss follows now."""
-        self.after_forward = False
 
     def cut(self) -> tuple[tuple[int, ...], int]:
         """End a training step; return nanoseconds per phase and the samples of the step."""

@@ -40,7 +40,7 @@ def fewer_bits(device: str) -> dict[str, ProductSpeed]:
     with torch.no_grad(), torch.autocast(device, enabled=False):
         for product, make in (("matmul_ratio", _product), ("conv_ratio", _convolution)):
             full = make(device, torch.float32)
-            rivals = ((half, make(device, narrow)), (inside, _inside(device, full)))
+            rivals = ((half, make(device, narrow)), (inside, _fewer_inside(device)(full)))
             for found, work in rivals:
                 with suppress(RuntimeError):
                     found[product] = _speed_ratio(full, work, device)
@@ -48,12 +48,7 @@ def fewer_bits(device: str) -> dict[str, ProductSpeed]:
 
 
 def product_speed_ratio(device: str, dtype: str) -> float:
-    """Return how many times faster matrix products of `dtype` are than of float32.
-
-    Args:
-        device: `cpu` or `cuda`.
-        dtype: the name of a type of torch, such as `float64`.
-    """
+    """Return how many times faster matrix products of `dtype` are than of float32."""
     import torch
 
     kinds = (torch.float32, getattr(torch, dtype))
@@ -88,14 +83,6 @@ def _convolution(device: str, dtype: Any) -> Callable[[], object]:
     images = torch.ones(_IMAGES, dtype=dtype, device=device)
     kernels = torch.ones(_KERNELS, dtype=dtype, device=device)
     return lambda: torch.conv2d(images, kernels, padding=1)
-
-
-def _inside(device: str, work: Callable[[], object]) -> Callable[[], object]:
-    def fewer() -> object:
-        with _fewer_inside(device):
-            return work()
-
-    return fewer
 
 
 @contextmanager

@@ -76,7 +76,7 @@ class Rerun:
         """
         if name not in _KNOWN:
             return 0
-        large = filter(_large, tensors_in((args, kwargs)))
+        large = (t for t in tensors_in((args, kwargs)) if t.numel() >= _LEAST_COUNT)
         if not any(denormal_share(tensor) > DENORMAL_RATIO for tensor in large):
             return 0
         times = {act: [_time_on(act, operation, args, kwargs) for _ in range(_REPEAT_COUNT)]
@@ -114,10 +114,3 @@ def _mapped(value: Any, act: Callable[[Any], Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_mapped(part, act) for part in value)
     return value
-
-
-def _large(tensor: Any) -> bool:
-    import torch
-
-    strided = tensor.is_cpu and tensor.layout is torch.strided
-    return bool(strided and tensor.is_floating_point() and tensor.numel() >= _LEAST_COUNT)

@@ -24,11 +24,7 @@ _TENSOR_COUNT, _ELEMENT_COUNT = 400, 1 << 14
 
 
 class CollectorClock:
-    """Sum up the time of Python's garbage collections, including those that the script asks for.
-
-    Attributes:
-        spent_ns: nanoseconds inside collections since `install`.
-    """
+    """Sum up the time of Python's garbage collections, including those that the script asks for."""
 
     def __init__(self) -> None:
         self.spent_ns = 0

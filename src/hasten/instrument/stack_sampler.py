@@ -21,7 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     Look = Callable[[FrameType | None, int], None]
@@ -44,20 +44,16 @@ def begin(look: Look, thread: int, *, shortest_s: float) -> StackSampler | None:
     return StackSampler(look, shortest_s) if _alarm.can_wake(thread) else None
 
 
-class _Gaps:
-    """Seconds between two samples.
+def _gaps(shortest_s: float) -> Iterator[float]:
+    """Yield seconds between two samples.
 
     Evenly spread over an interval without a random generator (Weyl, 1916): a loop with a steady
     period is seen in all its parts.
     """
-
-    def __init__(self, shortest_s: float) -> None:
-        self._shortest_s = shortest_s
-        self._turn = 0.0
-
-    def __next__(self) -> float:
-        self._turn = (self._turn + _GOLDEN_RATIO) % 1.0
-        return self._shortest_s * (1.0 + self._turn)
+    turn = 0.0
+    while True:
+        turn = (turn + _GOLDEN_RATIO) % 1.0
+        yield shortest_s * (1.0 + turn)
 
 
 class _Alarm:
@@ -126,7 +122,7 @@ class StackSampler:
 
     def __init__(self, look: Look, shortest_s: float) -> None:
         self._look = look
-        self._gaps = _Gaps(shortest_s)
+        self._gaps = _gaps(shortest_s)
         self.due_s = time.monotonic() + next(self._gaps)
         _alarm.add(self)
 
@@ -150,13 +146,7 @@ class StackSampler:
 
 
 class ThreadSampler:
-    """Look from a separate thread, and stand back while the process forks.
-
-    Args:
-        look: as for `begin`.
-        thread: as for `begin`.
-        shortest_s: as for `begin`.
-    """
+    """Look from a separate thread, as from `begin`; it stands back while the process forks."""
 
     def __init__(self, look: Look, thread: int, shortest_s: float) -> None:
         self._look = look
@@ -180,7 +170,7 @@ class ThreadSampler:
             self._thread.join()
 
     def _run(self) -> None:
-        gaps = _Gaps(self._shortest_s)
+        gaps = _gaps(self._shortest_s)
         while not self._stop.wait(next(gaps)):
             frame = sys._current_frames().get(self._about)
             with contextlib.suppress(Exception):

@@ -1,14 +1,20 @@
-"""How long loaders take to begin and end a pass: starting workers, and ending them."""
+"""Where loaders are made, and how long they take to start and end their workers."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from hasten.instrument.object_table import Table
+from hasten.instrument.source_lines import is_own_file, line_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable
+    from types import FrameType
 
 _MOST_STARTS = 64
 
@@ -18,14 +24,9 @@ class StartClock:
 
     Args:
         paused_s: tells for how many seconds the trial was parked so far, by `time.monotonic`.
-
-    Attributes:
-        spent_s: seconds in begins, first batches and ends so far.
     """
 
     def __init__(self, paused_s: Callable[[], float]) -> None:
-        from torch.utils.weak import WeakIdKeyDictionary  # a script's loader may have no hash
-
         self._paused_s = paused_s
         self.spent_s = 0.0
         # Each: when, `iter(loader)`, the first batch, the end of the pass.
@@ -33,7 +34,7 @@ class StartClock:
         self._going: ref[Any] | None = None
         self._is_first = False
         self._workers_count = 0
-        self._staying: MutableMapping[Any, bool] = WeakIdKeyDictionary()
+        self._staying = Table()
         self._method = ""
 
     def begin(self, make: Callable[[Any, Any], Any], original: Any, loader: Any) -> Any:
@@ -91,3 +92,25 @@ class StartClock:
             "started_count": self._workers_count,
             "start_method": self._method,
         }
+
+
+class LoaderLines:
+    """Remember where each living loader was made, where the user's own code made it."""
+
+    def __init__(self) -> None:
+        self._lines = Table()
+
+    def note(self, loader: Any) -> None:
+        """Note who calls the constructor of `loader`, beyond those of its own classes."""
+        makers = [vars(kind).get("__init__") for kind in type(loader).__mro__]
+        codes = [getattr(maker, "__code__", None) for maker in makers]
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code in codes:
+            frame = frame.f_back
+        if frame is not None and is_own_file(frame.f_code.co_filename):
+            self._lines[loader] = os.path.abspath(frame.f_code.co_filename), line_of(frame)
+
+    def of(self, dataset_id: int) -> tuple[str, int] | None:
+        """Return where the newest loader of a dataset was made; None where a library made it."""
+        made = [loader for loader in self._lines if id(loader.dataset) == dataset_id]
+        return self._lines.get(made[-1]) if made else None

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _LEARNED_AFTER_COUNT = 3
 _LONE_AFTER_COUNT = 8  # more than a critic's steps for one of a generator
 _GIVE_UP_AFTER_COUNT = 24
-_SILENT_PERIODS_COUNT = 4
 
 
 @dataclass(slots=True)
@@ -26,12 +25,10 @@ class _Habit:
     Attributes:
         step_count: its steps.
         quiet_count: steps of others since its last one.
-        period_count: the most steps of others between two of its own.
     """
 
     step_count: int = 0
     quiet_count: int = 0
-    period_count: int = 0
 
 
 class Roles:
@@ -105,16 +102,12 @@ class Cycle:
         if optimizer not in self._given_up:
             habit = self._habits.setdefault(optimizer, _Habit())
             habit.step_count += 1
-            habit.period_count = max(habit.period_count, habit.quiet_count)
             habit.quiet_count = 0
 
     def _give_up(self) -> None:
         """Leave out an optimizer silent for too long: any while learning, later only the ender."""
-        others_count = max(1, len(self._habits) - 1)
+        patience_count = _GIVE_UP_AFTER_COUNT * max(1, len(self._habits) - 1)
         for key, habit in list(self._habits.items()):
-            patience_count = _GIVE_UP_AFTER_COUNT * others_count
-            if key == self._ender:
-                patience_count = max(patience_count, _SILENT_PERIODS_COUNT * habit.period_count)
             if self._ender in (None, key) and habit.quiet_count >= patience_count:
                 del self._habits[key]
                 self._given_up.add(key)
@@ -183,10 +176,6 @@ def steps_around() -> int:
 class StepEnds:
     """Decide where a training step ends: after an optimizer, a backward pass, or updates by hand.
 
-    Args:
-        live: the optimizers and roots that are known.
-        steps: the steps of optimizers that are in progress.
-
     Attributes:
         by_hand: whether the script updates its weights without an optimizer.
         backward_id: tells which backward pass this thread is in, -1 for none.
@@ -247,9 +236,6 @@ class ManualUpdateDetector:
     little: it accumulates gradients, takes inner steps, or skips those whose gradients are not
     finite.
 
-    Args:
-        live: the optimizers and roots that are known.
-
     Attributes:
         update: the script updates its weights by hand.
         waiting: a backward pass has been made, and no step has ended since.
@@ -288,7 +274,7 @@ class ManualUpdateDetector:
     def begins_backward(self, *, stepping: bool) -> None:
         """Note a backward pass, inside the step of an optimizer or not."""
         self.waiting = True
-        if not stepping and not len(self.made) and not len(self._live.optimizers.known):
+        if not (stepping or len(self.made) or len(self._live.optimizers.known)):
             self.update = True
 
     def meets_optimizer(self) -> None:

@@ -36,7 +36,7 @@ class TrainingHealthMonitor:
     its weights by hand, a step is a backward pass from a scalar.
 
     Args:
-        watch: the seams of this process.
+        watch: of this process.
         by_hand: the script updates its weights by hand; None where that is not known yet.
         boundary: called at the end of each step.
 

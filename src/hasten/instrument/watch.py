@@ -11,10 +11,9 @@ from hasten.instrument.eager import stay_eager, uncompiled
 from hasten.instrument.fetches import FetchClock
 from hasten.instrument.ledger import INDEX, Ledger
 from hasten.instrument.live import LiveTraining
-from hasten.instrument.loader_lines import LoaderLines
 from hasten.instrument.phase_tracker import PhaseTracker
 from hasten.instrument.seams import SeamGroups, differentiated
-from hasten.instrument.starts import StartClock
+from hasten.instrument.starts import LoaderLines, StartClock
 from hasten.instrument.step_ends import StepEnds, StepsInProgress, steps_around
 from hasten.records import Phase
 
@@ -110,9 +109,9 @@ class Watch:
             if phase_index == _FORWARD and self._ends.by_hand.due:
                 self._end_step()
         live.start.begin()
-        if not live.roots.meet(module):  # its parameters cannot be seen, or only after this call
-            return live.roots.call_plainly(original, module, args, kwargs)
-        if not self.measuring:
+        # Otherwise its parameters cannot be seen, or only after this call.
+        is_met = live.roots.meet(module)
+        if not self.measuring or not is_met:
             return live.roots.call(original, module, args, kwargs)
         self.tracker.enter_root(phase_index, module, args, kwargs)
         try:
@@ -213,7 +212,7 @@ class Watch:
     def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._steps.end(optimizer) or not self.measuring:
             return
-        self.tracker.optimizer_stepped()
+        self.tracker.after_forward = False  # no loss follows now
         if self._ends.ends_after(optimizer):
             self._end_step()
 
