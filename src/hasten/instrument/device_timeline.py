@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 class DeviceTimeline:
     """The stream that the script uses on one device.
 
-    Args:
-        device: a `torch.device`.
-
     Attributes:
         is_capturing: tells whether a graph is being captured. Until it ends an event can neither
             be recorded nor queried, and nothing may wait for one.
@@ -72,8 +69,7 @@ class DeviceTimeline:
 def device_timeline(live: LiveTraining) -> DeviceTimeline | None:
     """Return the timeline of the accelerator that is trained on; None without one.
 
-    Args:
-        live: its optimizers or, where it has none, its models tell the device.
+    The optimizers or, where there are none, the models tell the device.
     """
     if not accelerators.in_use():
         return None

@@ -84,11 +84,7 @@ class FetchClock:
         """Return a loader's traits with the time of a batch; unchanged if nothing was fetched.
 
         The first batch of each process is left out where there are others: it also imports,
-        opens files and warms caches.
-
-        Args:
-            dataset: its identity, which a fork keeps.
-            loader: the one that reads it.
+        opens files and warms caches. `dataset` is its identity, which a fork keeps.
         """
         rows = [
             self._cells[at : at + _FIELD_COUNT].tolist()

@@ -19,17 +19,22 @@ class ModelFacts:
     def __init__(self) -> None:
         self.found = ModelTraits()
         self._roots = Table()
+        self._ranks: set[int] = set()
         self._autocasts = AutocastWatch()
         self._speeds: dict[str, ProductSpeed] = {}
         self._is_timed = False
 
-    def called(self, module: Any) -> None:
-        """Look at a root module when it is called for the first time."""
+    def called(self, module: Any, args: Any = ()) -> None:
+        """Look at a root module, and at its first input, when it is called for the first time."""
+        from torch import Tensor
+
         if module in self._roots:
             return
         self._roots[module] = None
         parts = list(module.modules())
         weights = list(module.parameters())
+        if weights:
+            self._ranks.add(args[0].dim() if args and isinstance(args[0], Tensor) else 0)
         if weights and self.found.parameter_count is None:
             self.found = replace(self.found, parameter_count=sum(p.numel() for p in weights))
         self._note_layers(parts)
@@ -41,6 +46,9 @@ class ModelFacts:
         if self.found.device is not None and not self._is_timed:
             self._is_timed = True
             self._speeds = fewer_bits(self.found.device)
+        if self._ranks and (self.found.has_conv2d or self.found.has_conv3d):
+            count = min(self._ranks) if len(self._ranks) == 1 else 0
+            self.found = replace(self.found, conv_input_dimension_count=count)
         precision = PrecisionTraits(uses_autocast=uses_autocast, matmul=matmul, **self._speeds)
         return replace(traits, model=self.found, precision=precision)
 

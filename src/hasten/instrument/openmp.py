@@ -17,11 +17,7 @@ Ranges = dict[str, tuple[tuple[int, int], ...]]
 
 
 def runtimes(maps: str | None = None) -> Ranges:
-    """Return the address ranges of each OpenMP runtime's code, by the path of its file.
-
-    Args:
-        maps: a listing such as /proc/self/maps; that of this process by default.
-    """
+    """Return the address ranges of each OpenMP runtime's code, by the path of its file."""
     found: dict[str, list[tuple[int, int]]] = {}
     for line in (text(Path("/proc/self/maps")) if maps is None else maps).splitlines():
         words = line.split(maxsplit=5)

@@ -21,11 +21,7 @@ _LEAST_COUNT, _HOPELESS_NS = 4, 100_000_000
 
 
 class OperationMode:
-    """Let `ran(operation, args, kwargs)` run the operations of this thread for a while.
-
-    Args:
-        ran: runs an operation and returns its result; it must raise nothing of its own.
-    """
+    """Let `ran(operation, args, kwargs)` run the operations of this thread for a while."""
 
     def __init__(self, ran: Ran) -> None:
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -80,12 +76,7 @@ def best_ratio(
     """Return how many times faster `other` is, by the best of each, timed alternately.
 
     Alternately, since a neighbour on the machine slows it down for milliseconds at a time.
-
-    Args:
-        one: does some work.
-        other: does it otherwise.
-        wait: waits for an accelerator to end its work.
-        probe_s: how long to time.
+    `wait` waits for an accelerator to end its work.
     """
 
     def spent_ns(work: Callable[[], object]) -> int:

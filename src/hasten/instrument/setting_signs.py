@@ -73,31 +73,14 @@ def huge_pages() -> str | None:
         return None
 
 
-def _convolved_ranks(module: Any, args: Any) -> list[int]:
-    """Return how many dimensions the first input has, 0 for none; nothing without weights."""
-    from torch import Tensor
-
-    if next(module.parameters(), None) is None:
-        return []
-    return [args[0].dim() if args and isinstance(args[0], Tensor) else 0]
-
-
 class SettingSigns:
     """An observer of the loop, part of `TraitsReader`."""
 
     def __init__(self) -> None:
         self._clock = CollectorClock()
         self._optimizers = Table()
-        self._roots = Table()
-        self._ranks: set[int] = set()
         self._step_count = 0
         self._backward_count = self._anomaly_count = self._profiler_count = 0
-
-    def called(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Note the ranks of what a root module convolves."""
-        if module not in self._roots:
-            self._roots[module] = None
-            self._ranks.update(_convolved_ranks(module, args))
 
     def backward(self) -> None:
         """Note which debug modes are on while gradients are computed."""
@@ -120,10 +103,6 @@ class SettingSigns:
 
     def add(self, traits: Traits) -> Traits:
         """Return traits with what was found; what could not be seen stays unknown."""
-        if self._ranks and (traits.model.has_conv2d or traits.model.has_conv3d):
-            count = min(self._ranks) if len(self._ranks) == 1 else 0
-            model = replace(traits.model, conv_input_dimension_count=count)
-            traits = replace(traits, model=model)
         if self._backward_count:
             traits = replace(
                 traits,

@@ -36,11 +36,7 @@ def put(owner: Any, name: str, placed: Any) -> Undo:
 
 
 class StandIns:
-    """One replaced attribute for each function, and the levers that answer its calls.
-
-    Args:
-        in_loop: whether this is the thread of the loop, and torch does not compile.
-    """
+    """One replaced attribute for each function, and the levers that answer its calls."""
 
     def __init__(self, in_loop: Callable[[], bool]) -> None:
         self._in_loop = in_loop
@@ -111,12 +107,8 @@ def _forget(stand_in: Any) -> None:
 def stand_in_later(home: str, name: str, answer: Answer) -> Undo:
     """Replace a function by `answer(original, *args, **kwargs)` once its module is imported.
 
-    This does not import the module. If the module has no such function, nothing is done.
-
-    Args:
-        home: the name of the module.
-        name: of the function in it, dotted for a method of a class.
-        answer: asked in every thread.
+    This does not import the module. If the module has no such function, nothing is done. The name
+    of a method is dotted; `answer` is asked in every thread.
     """
     placed: list[Undo] = []
 
@@ -158,6 +150,6 @@ def _replace(module: ModuleType, name: str, answer: Answer) -> Undo:
 
     @wraps(original)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        return partial(answer, original)(*args, **kwargs)
+        return answer(original, *args, **kwargs)
 
     return put(owner, last, stand_in)

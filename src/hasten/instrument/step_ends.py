@@ -35,7 +35,7 @@ class Roles:
     """Number optimizers by what they are for.
 
     One that is made anew again and again (the inner optimizer of each task in meta-learning) takes
-    the number of one that is gone, if both are of one class and for weights of the same shapes.
+    the number of one that is gone, if both are of one class and for as many weights.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Roles:
         """Return the number of an optimizer."""
         number: int | None = self._numbers.get(optimizer)
         if number is None:
-            kind = type(optimizer), tuple(map(_shape, parameters_of(optimizer)))
+            kind = type(optimizer), len(parameters_of(optimizer))
             known, living = self._by_kind.setdefault(kind, []), set(self._numbers.values())
             number = next((one for one in known if one not in living), None)
             if number is None:
@@ -284,11 +284,3 @@ class ManualUpdateDetector:
     def ended(self) -> None:
         """Note that a training step has ended."""
         self.waiting = False
-
-
-def _shape(parameter: Any) -> Any:
-    """Return the shape of a parameter; None where it has none, as in a lazy module."""
-    try:
-        return parameter.shape
-    except Exception:
-        return None

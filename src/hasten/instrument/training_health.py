@@ -129,7 +129,7 @@ class TrainingHealthMonitor:
     def _differentiate(self, is_grad: bool) -> Callable[..., Any]:
         def differentiate(original: Any, *args: Any, **kwargs: Any) -> Any:
             if self._over:
-                self._leave()
+                self._guarded(self._undo.close)
             elif self._rest_count:
                 return original(*args, **kwargs)
             elif not self._watch.live.roots.inside[0]:
@@ -168,9 +168,6 @@ class TrainingHealthMonitor:
             act(*args)
         except Exception:
             self.close()
-
-    def _leave(self) -> None:
-        self._guarded(self._undo.close)
 
     # ---- reading
 

@@ -126,9 +126,6 @@ class _StepContents:
 class TraitsReader:
     """An observer that notes what the script is made of, for the levers' `settings`.
 
-    Args:
-        fetches: tells how long this process and its workers took for their batches.
-
     Attributes:
         found: what was noted so far.
         about_data: adds what is known of the dataset with this `id`.
@@ -155,8 +152,7 @@ class TraitsReader:
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Note what a root module is made of."""
-        quietly(self._model.called, module)
-        quietly(self._signs.called, module, args, kwargs)
+        quietly(self._model.called, module, args)
 
     def loading(self) -> None:
         """Look at the generators before a batch is fetched."""

@@ -155,22 +155,18 @@ class Watch:
 
     def loader_next(self, original: Any, iterator: Any) -> Any:
         """Fetch the next batch, through a lever if one wants to."""
-        advance = self.live.answers.advance
-        if not self.measuring:
-            self.ledger.enter(_DATA)
-            try:
-                return advance(original, iterator)
-            finally:
-                self.ledger.leave()
-        if self._ends.by_hand.due:
-            self._end_step()
         nested = self.ledger.current == _DATA
-        self.tracker.enter_data(nested=nested)
+        if self.measuring:
+            if self._ends.by_hand.due:
+                self._end_step()
+            self.tracker.enter_data(nested=nested)
+        else:
+            self.ledger.enter(_DATA)
         try:
-            batch = self.starts.advance(advance, original, iterator)
+            batch = self.starts.advance(self.live.answers.advance, original, iterator)
         finally:
             self.ledger.leave()
-        if not nested:
+        if self.measuring and not nested:
             self.tracker.loaded(iterator, batch)
         return batch
 
