@@ -13,16 +13,12 @@ _PROBE_S = 0.08
 
 
 class ConvolutionShape(NamedTuple):
-    """All that defines a convolution except its numbers.
-
-    Attributes:
-        options: stride, padding, dilation, transposed, output padding, groups.
-    """
+    """All that defines a convolution except its numbers."""
 
     image: tuple[int, ...]
     kernel: tuple[int, ...]
     dtype: Any
-    options: tuple[Any, ...]
+    options: tuple[Any, ...]  # stride, padding, dilation, transposed, output padding, groups
 
 
 def _layout(dimensions: int) -> Any:

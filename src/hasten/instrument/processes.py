@@ -79,14 +79,10 @@ def runnable_count(pid: int, *, root: Path = _REAL) -> int:
 
 def mapped(pid: int, *, root: Path = _REAL) -> Mapped | None:
     """Return what a process shares and what it wrote, None where the kernel does not say."""
-    sizes: dict[str, int] = {}
-    for line in text(root / f"proc/{pid}/smaps_rollup").splitlines():
-        words = line.split()
-        if len(words) == 3 and words[2] == "kB":
-            sizes[words[0].rstrip(":")] = int(words[1]) * _KIB
-    if "Private_Dirty" not in sizes:
+    sizes = _fields(root / f"proc/{pid}/smaps_rollup")
+    if "Private_Dirty:" not in sizes:
         return None
-    return Mapped(sizes["Shared_Dirty"], sizes["Private_Dirty"])
+    return Mapped(sizes["Shared_Dirty:"] * _KIB, sizes["Private_Dirty:"] * _KIB)
 
 
 def mask(pid: int) -> frozenset[int]:
@@ -145,5 +141,5 @@ def throttled_s(files: tuple[Path, ...]) -> float:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    pairs = (line.split() for line in text(path).splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+    rows = (line.split() for line in text(path).splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}

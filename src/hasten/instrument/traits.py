@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
+import random
 import shlex
 import shutil
 import sys
 import sysconfig
+import weakref
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -14,7 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument.draw_watch import DrawWatch
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.model import ModelFacts
 from hasten.instrument.object_table import parameters_of
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 _CHECKPOINT = INDEX[Phase.CHECKPOINT]
 _KEPT_COUNT = 64
+_WATCHED_COUNT = 8
 _VARIABLES = (
     "OMP_WAIT_POLICY",
     "GOMP_SPINCOUNT",
@@ -98,7 +101,7 @@ class _StepContents:
     Attributes:
         loaded_count: batches for this step so far.
         stepped_count: steps of optimizers so far.
-        update_count: steps of optimizers in the last step.
+        update_count: the same in the last step.
     """
 
     loaded_count: int = 0
@@ -127,7 +130,6 @@ class TraitsReader:
     """An observer that notes what the script is made of, for the levers' `settings`.
 
     Attributes:
-        found: what was noted so far.
         about_data: adds what is known of the dataset with this `id`.
     """
 
@@ -269,10 +271,7 @@ class TraitsReader:
 
 
 class CheckpointClock:
-    """Note the steps in which a checkpoint was written, from the first step on.
-
-    A closer look is too short to see them: checkpoints are often minutes apart.
-    """
+    """Note in which steps a checkpoint was written: a closer look is too short to see several."""
 
     def __init__(self) -> None:
         self._step_count = self._wall_ns = 0
@@ -374,3 +373,46 @@ def _why_uncompiled(torch_version: str) -> str:
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "the headers of Python are not installed (Python.h)"
     return ""
+
+
+class DrawWatch:
+    """Compare the global generators before and after the first batches of a loader are fetched.
+
+    The first batch of a pass does not count: the loader and its sampler draw for it.
+
+    Attributes:
+        items: the items of the loader draw in this process; None while that is unknown.
+        loop: the rest of the loop draws; None while that is unknown.
+    """
+
+    def __init__(self) -> None:
+        self.items: bool | None = None
+        self.loop: bool | None = None
+        self._left_count = _WATCHED_COUNT
+        self._before: Any = None
+        self._after: Any = None
+        self._pass: Callable[[], Any] = lambda: None
+
+    def loading(self) -> None:
+        """Look before a batch is fetched."""
+        if self._left_count > 0:
+            self._before = _states()
+
+    def loaded(self, iterator: Any) -> None:
+        """Look after a batch was fetched."""
+        if self._left_count <= 0:
+            return
+        last, self._after = self._after, _states()
+        if self._pass() is iterator:
+            self.loop = bool(self.loop or self._before != last)
+            self.items = bool(self.items or self._before != self._after)
+        self._pass = weakref.ref(iterator)
+        self._left_count -= 1
+
+
+def _states() -> Any:
+    import torch
+
+    numpy = sys.modules.get("numpy.random")
+    own = None if numpy is None else pickle.dumps(numpy.get_state(legacy=False))
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), own
