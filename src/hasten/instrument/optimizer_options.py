@@ -219,9 +219,7 @@ class Adjusted:
     def _is_first(self, optimizer: Any, *, closes: bool) -> bool:
         """Return whether a parameter is updated for the first time in this step.
 
-        Args:
-            optimizer: that steps.
-            closes: whether a closure may bring gradients that are not there yet.
+        A step that closes has a closure, which may bring gradients that are not there yet.
         """
         state = optimizer.state
         known = [p for p in self._unseen if p.grad is not None]

@@ -115,8 +115,7 @@ class PhaseTracker:
     def enter_data(self, *, nested: bool) -> None:
         """Begin to fetch a batch: the time is DATA until a call shows what it was for.
 
-        Args:
-            nested: the dataset reads another loader.
+        It is nested where the dataset reads another loader.
         """
         self.after_forward = False
         self._ledger.enter(_DATA)

@@ -24,11 +24,7 @@ def fewer_bits(device: str) -> dict[str, ProductSpeed]:
     `bf16` compares bfloat16 tensors with float32 ones, `fp16` those of float16 where the device has
     units for these alone. `inside` compares float32 tensors that torch is told to multiply with
     fewer bits (bf16 on a CPU, tf32 on CUDA) with plain float32. A figure below 1 is a loss;
-    what torch cannot do here is left out. No random number is drawn.
-
-    Args:
-        device: the type of the device that the model is on; others than cpu and cuda are not
-            timed.
+    what torch cannot do here is left out, as are other devices. No random number is drawn.
     """
     import torch
 

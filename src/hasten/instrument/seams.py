@@ -195,14 +195,6 @@ def watching(watch: Any) -> tuple[Seam, ...]:
     )
 
 
-def differentiating(watch: Any) -> tuple[Seam, ...]:
-    """Return the seams at which gradients are computed; `Tensor.backward` calls one of them."""
-    import torch
-
-    make = _in_loop(watch, watch.backward)
-    return tuple(Seam(torch.autograd, name, make) for name in ("backward", "grad"))
-
-
 def differentiated(args: Any, kwargs: Any) -> tuple[Any, ...]:
     """Return the tensors whose gradients `torch.autograd.backward` or `grad` was asked for."""
     import torch
@@ -210,21 +202,6 @@ def differentiated(args: Any, kwargs: Any) -> tuple[Any, ...]:
     asked = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
     roots = asked if isinstance(asked, Sequence) else (asked,)
     return tuple(root for root in roots if isinstance(root, torch.Tensor))
-
-
-def fetching(watch: Any) -> tuple[Seam, ...]:
-    """Return the seams at which a batch is made; they stay in forked loader workers."""
-    from torch.utils.data._utils import fetch
-
-    kinds = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
-    return tuple(Seam(kind, "fetch", watch.fetches.timed) for kind in kinds)
-
-
-def moving(watch: Any) -> tuple[Seam, ...]:
-    """Return the seams at which a tensor goes from one device to another."""
-    import torch
-
-    return tuple(Seam(torch.Tensor, name, _transfer(watch)) for name in ("to", "cuda"))
 
 
 class SeamGroups:
@@ -236,11 +213,18 @@ class SeamGroups:
     """
 
     def __init__(self, watch: Any, *, measuring: bool) -> None:
+        import torch
+        from torch.utils.data._utils import fetch
+
         self.steering = steering(watch)
         self._watching = watching(watch) if measuring else ()
-        self._fetching = fetching(watch) if measuring else ()
-        self._moving = moving(watch)
-        self._differentiating = differentiating(watch)
+        # Where a batch is made, a tensor moves from one device to another, and gradients are
+        # computed; `Tensor.backward` calls one of the last.
+        fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher) if measuring else ()
+        self._fetching = [Seam(kind, "fetch", watch.fetches.timed) for kind in fetchers]
+        self._moving = [Seam(torch.Tensor, name, _transfer(watch)) for name in ("to", "cuda")]
+        make = _in_loop(watch, watch.backward)
+        self._differentiating = [Seam(torch.autograd, name, make) for name in ("backward", "grad")]
         self._live = watch.live
         self._measuring = measuring
         self._pid = os.getpid()
@@ -256,7 +240,7 @@ class SeamGroups:
 
     def remove(self) -> None:
         """Take the seams out."""
-        fetching = self._fetching if os.getpid() == self._pid else ()  # it stays in workers
+        fetching = self._fetching if os.getpid() == self._pid else ()  # it stays in forked workers
         for seam in (*self.steering, *self._watching, *fetching):
             seam.remove()
         self._is_in = False

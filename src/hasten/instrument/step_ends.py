@@ -176,9 +176,14 @@ def steps_around() -> int:
 class StepEnds:
     """Decide where a training step ends: after an optimizer, a backward pass, or updates by hand.
 
+    A script without optimizers updates by hand. In one that has made some, many passes say
+    little: it accumulates gradients, takes inner steps, or skips those whose gradients are not
+    finite.
+
     Attributes:
-        by_hand: whether the script updates its weights without an optimizer.
         backward_id: tells which backward pass this thread is in, -1 for none.
+        by_hand: the script updates its weights without an optimizer.
+        made: the optimizers that it has made.
     """
 
     def __init__(self, live: LiveTraining, steps: StepsInProgress) -> None:
@@ -186,66 +191,23 @@ class StepEnds:
 
         internals: Any = torch._C
         self.backward_id: Callable[[], int] = internals._current_graph_task_id
-        self.by_hand = ManualUpdateDetector(live)
+        self.by_hand = False
+        self.made = Table()
         self._live = live
         self._steps = steps
         self._cycle, self._roles = Cycle(), Roles()
-        self._in_backward = self._ends_late = False
+        self._in_backward = self._ends_late = self._waits = False
+        self._counted = 0, 0, 0
 
     @property
     def needs_seams(self) -> bool:
         """Whether it takes seams to see where a step ends, not just optimizer hooks."""
-        return self.by_hand.update or self._in_backward
+        return self.by_hand or self._in_backward
 
-    def moves_here(self) -> bool:
-        """Return whether the loop runs in this thread: no optimizer has stepped in another."""
-        if len(self._live.optimizers.known):
-            return False
-        if self.backward_id() != -1:  # in a hook, on a thread of autograd's
-            self._in_backward = self._ends_late = True
-            return False
-        return True
-
-    def begins_backward(self) -> None:
-        """Note a backward pass."""
-        self.by_hand.begins_backward(stepping=bool(self._steps) or self._in_backward)
-
-    def ends_after_backward(self) -> bool:
-        """Return whether a backward pass that is over ends a step."""
-        return self._ends_late and not self._steps and self.backward_id() == -1
-
-    def ends_after(self, optimizer: Any) -> bool:
-        """Return whether a step of an optimizer that is over ends a training step."""
-        if self._steps:
-            return False
-        if self.backward_id() != -1:  # a hook: what is left of the pass belongs to the step
-            self._in_backward = self._ends_late = True
-            return False
-        return self._cycle.ends_step(self._roles.of(optimizer), self.by_hand.made_count)
-
-    def ended(self) -> None:
-        """Note that a training step has ended."""
-        self._ends_late = False
-        self.by_hand.ended()
-
-
-class ManualUpdateDetector:
-    """Decide, while no optimizer has stepped, whether a script updates its weights by hand.
-
-    A script without optimizers updates by hand. In one that has made some, many passes say
-    little: it accumulates gradients, takes inner steps, or skips those whose gradients are not
-    finite.
-
-    Attributes:
-        update: the script updates its weights by hand.
-        waiting: a backward pass has been made, and no step has ended since.
-    """
-
-    def __init__(self, live: LiveTraining) -> None:
-        self.update = self.waiting = False
-        self.made = Table()
-        self._live = live
-        self._counted = 0, 0, 0
+    @property
+    def due(self) -> bool:
+        """Whether a step ends where the script goes on to the next forward pass or batch."""
+        return self.by_hand and self._waits
 
     @property
     def made_count(self) -> int:
@@ -262,25 +224,39 @@ class ManualUpdateDetector:
             self._counted = *counts, len(held[True]) + len({*held[False]} - {*held[True]})
         return self._counted[2]
 
-    @property
-    def due(self) -> bool:
-        """Whether a step ends where the script goes on to the next forward pass or batch."""
-        return self.update and self.waiting
-
     def constructed(self, optimizer: Any) -> None:
         """Note that the script has made an optimizer, before its first step."""
         self.made[optimizer] = None
 
-    def begins_backward(self, *, stepping: bool) -> None:
-        """Note a backward pass, inside the step of an optimizer or not."""
-        self.waiting = True
-        if not (stepping or len(self.made) or len(self._live.optimizers.known)):
-            self.update = True
+    def moves_here(self) -> bool:
+        """Return whether the loop runs in this thread: no optimizer has stepped in another."""
+        if len(self._live.optimizers.known):
+            return False
+        if self.backward_id() != -1:  # in a hook, on a thread of autograd's
+            self._in_backward = self._ends_late = True
+            return False
+        return True
 
-    def meets_optimizer(self) -> None:
-        """Note that an optimizer begins its first step."""
-        self.update = False
+    def begins_backward(self) -> None:
+        """Note a backward pass."""
+        self._waits = True
+        stepping = bool(self._steps) or self._in_backward
+        if not (stepping or len(self.made) or len(self._live.optimizers.known)):
+            self.by_hand = True
+
+    def ends_after_backward(self) -> bool:
+        """Return whether a backward pass that is over ends a step."""
+        return self._ends_late and not self._steps and self.backward_id() == -1
+
+    def ends_after(self, optimizer: Any) -> bool:
+        """Return whether a step of an optimizer that is over ends a training step."""
+        if self._steps:
+            return False
+        if self.backward_id() != -1:  # a hook: what is left of the pass belongs to the step
+            self._in_backward = self._ends_late = True
+            return False
+        return self._cycle.ends_step(self._roles.of(optimizer), self.made_count)
 
     def ended(self) -> None:
         """Note that a training step has ended."""
-        self.waiting = False
+        self._ends_late = self._waits = False

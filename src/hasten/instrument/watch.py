@@ -106,7 +106,7 @@ class Watch:
             return original(module, *args, **kwargs)
         if self.measuring:
             phase_index = self.tracker.phase_of(module)
-            if phase_index == _FORWARD and self._ends.by_hand.due:
+            if phase_index == _FORWARD and self._ends.due:
                 self._end_step()
         live.start.begin()
         # Otherwise its parameters cannot be seen, or only after this call.
@@ -121,7 +121,7 @@ class Watch:
 
     def constructed(self, optimizer: Any) -> None:
         """Note that the script has made an optimizer, before its first step."""
-        self._ends.by_hand.constructed(optimizer)
+        self._ends.constructed(optimizer)
 
     def backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a backward pass, under its phase and its levers."""
@@ -129,7 +129,7 @@ class Watch:
         if not self.measuring:
             return within(Phase.BACKWARD, original, *args, **kwargs)
         if self.ledger.current not in (_FORWARD, _BACKWARD):  # else a gradient within the model
-            if self._ends.by_hand.due and not self.tracker.after_forward:
+            if self._ends.due and not self.tracker.after_forward:
                 self._end_step()
             self.tracker.begins_backward(differentiated(args, kwargs))
             self._ends.begins_backward()
@@ -157,7 +157,7 @@ class Watch:
         """Fetch the next batch, through a lever if one wants to."""
         nested = self.ledger.current == _DATA
         if self.measuring:
-            if self._ends.by_hand.due:
+            if self._ends.due:
                 self._end_step()
             self.tracker.enter_data(nested=nested)
         else:
@@ -194,7 +194,7 @@ class Watch:
         if not self._steps:
             self.live.start.begin()
             if optimizer not in self.live.optimizers:
-                self._ends.by_hand.meets_optimizer()
+                self._ends.by_hand = False
                 self.live.optimizers.add(optimizer)
             for observer in self.observers:
                 observer.steps(optimizer)
