@@ -71,11 +71,7 @@ class _Record:
 
 
 def _waits_for_storage(thread: int) -> bool:
-    """Return whether a thread sleeps in the kernel while it waits for storage or a peer.
-
-    Args:
-        thread: the kernel's id of it.
-    """
+    """Return whether a thread (the kernel's id) waits asleep for storage or a peer."""
     task = Path(f"/proc/self/task/{thread}")
     where, state = text(task / "wchan"), text(task / "stat").rpartition(") ")[2][:1]
     if where in ("", "0") or state == "D":

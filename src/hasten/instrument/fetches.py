@@ -47,9 +47,8 @@ class FetchClock:
 
         @wraps(original)
         def fetch(fetcher: Any, indices: Any) -> Any:
-            if self._inside:  # a dataset that reads another loader
-                return original(fetcher, indices)
-            if seam is not None and not seam.on:
+            # Inside: a dataset that reads another loader.
+            if self._inside or (seam is not None and not seam.on):
                 return original(fetcher, indices)
             self._inside = True
             looked = self.look.is_on

@@ -37,9 +37,13 @@ class OptimizerOptions:
         self._choices.append(choose)
         if self._stop is None:
             old = set(map(id, self._optimizers.known))
-            self._stop = self._optimizers.act(
-                lambda new: self._take(new, has_stepped=id(new) in old)
-            )
+
+            def take(optimizer: Any) -> Undo:
+                adjusted = Adjusted(optimizer, self._choices, has_stepped=id(optimizer) in old)
+                self._adjusted[optimizer] = adjusted
+                return adjusted.release
+
+            self._stop = self._optimizers.act(take)
             old.clear()
         else:
             self._settle()
@@ -54,11 +58,6 @@ class OptimizerOptions:
                 self._adjusted.clear()
 
         return undo
-
-    def _take(self, optimizer: Any, *, has_stepped: bool) -> Undo:
-        adjusted = Adjusted(optimizer, self._choices, has_stepped=has_stepped)
-        self._adjusted[optimizer] = adjusted
-        return adjusted.release
 
     def _settle(self) -> None:
         for adjusted in self._adjusted.values():
@@ -75,10 +74,8 @@ class Adjusted:
     state comes out as the script would have it, and `_fused_sgd` fails where only some momenta
     exist.
 
-    Args:
-        optimizer: whose options they are.
-        choices: those of all levers; the list is shared and alive.
-        has_stepped: whether it has stepped, so that existing gradients have been used.
+    The list of choices is that of all levers, shared and alive. Of an optimizer that has stepped,
+    existing gradients have been used.
     """
 
     def __init__(self, optimizer: Any, choices: list[Choose], *, has_stepped: bool) -> None:

@@ -22,7 +22,6 @@ class PhaseTracker:
     """Charge time and samples to the phases of the loop, and notify the observers.
 
     Attributes:
-        samples: what the steps consume.
         evaluating: true from a call without gradients until training resumes.
         after_forward: whether what runs now may turn out to be the loss.
     """

@@ -28,12 +28,10 @@ _OPTIMIZER, _CHECKPOINT = INDEX[Phase.OPTIMIZER], INDEX[Phase.CHECKPOINT]
 
 @dataclass(slots=True)
 class Seam:
-    """One attribute of torch and what replaces it while we watch.
+    """One attribute of torch, and what `make` puts in place of the original while we watch.
 
-    Attributes:
-        make: makes the replacement of an original; it asks the seam whether it is `on`.
-        on: False for a replacement that only calls the original. If the script has replaced
-            ours in turn, it stays in place, off: the script's may call it.
+    A replacement only calls the original unless the seam is `on`. If the script has replaced ours
+    in turn, it stays in place, off: the script's may call it.
     """
 
     owner: Any
@@ -205,12 +203,7 @@ def differentiated(args: Any, kwargs: Any) -> tuple[Any, ...]:
 
 
 class SeamGroups:
-    """The seams of one watch, and torch's hooks around the steps of optimizers.
-
-    Args:
-        watch: the `watch.Watch`, to which they report.
-        measuring: also put in those that only measuring needs.
-    """
+    """The seams of one `watch.Watch`, and torch's hooks around the steps of optimizers."""
 
     def __init__(self, watch: Any, *, measuring: bool) -> None:
         import torch

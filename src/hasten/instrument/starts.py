@@ -22,8 +22,7 @@ _MOST_STARTS = 64
 class StartClock:
     """Time the start, the first batch and the end of each pass over a loader with workers.
 
-    Args:
-        paused_s: tells for how many seconds the trial was parked so far, by `time.monotonic`.
+    `paused_s` tells for how many seconds the trial was parked so far, by `time.monotonic`.
     """
 
     def __init__(self, paused_s: Callable[[], float]) -> None:

@@ -72,12 +72,9 @@ class Cycle:
         self._ender: int | None = None
 
     def ends_step(self, optimizer: int, alive_count: int) -> bool:
-        """Return whether this step of `optimizer` ends a training step.
+        """Return whether this step of an optimizer (its number in `Roles`) ends a training step.
 
-        Args:
-            optimizer: the number of the optimizer that has just stepped, see `Roles`.
-            alive_count: optimizers that the script has constructed, for parameters of their own;
-                while there is only one there is nothing to learn.
+        While the script has made only one for parameters of its own, there is nothing to learn.
         """
         known = optimizer in self._habits or optimizer in self._given_up
         if self._ender is not None and not known:

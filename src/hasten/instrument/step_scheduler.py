@@ -25,19 +25,11 @@ class StepScheduler:
     The plan is switched at the boundary between turns, off the clock; then the steps that are not
     counted let the effects of the switch settle. If training is on an accelerator, its own time
     counts, not the host's: see `DeviceTimeline`. It finishes its work before this process is
-    parked.
-
-    Args:
-        watch: the seams; its ledger is restarted at the start of each turn.
-        switch: applies a plan.
-        talk: sends an answer and returns the parent's next command; blocks.
+    parked. `talk` sends an answer and blocks until the parent's next command.
     """
 
     def __init__(
-        self,
-        watch: Watch,
-        switch: Callable[[PlanOrder], None],
-        talk: Callable[[Answer], Command],
+        self, watch: Watch, switch: Callable[[PlanOrder], None], talk: Callable[[Answer], Command]
     ) -> None:
         self.traits = TraitsReader(watch.fetches)
         watch.observers.append(self.traits)

@@ -39,7 +39,6 @@ class Watch:
     Attributes:
         on_step: called at the end of each training step with nanoseconds per phase (in the
             order of `ledger.PHASES`) and the samples of the step.
-        thread: the one that runs the loop.
     """
 
     def __init__(self, *, measuring: bool) -> None:
