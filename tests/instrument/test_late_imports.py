@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from hasten.instrument.late_imports import stand_in_later
 from hasten.instrument.live import LiveTraining
+from hasten.instrument.stand_ins import stand_in_later
 
 SOURCE = """
 runs = []

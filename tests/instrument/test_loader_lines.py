@@ -3,7 +3,7 @@ import linecache
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from hasten.instrument.loader_lines import LoaderLines
+from hasten.instrument.starts import LoaderLines
 
 
 class Mine(DataLoader):

@@ -33,7 +33,7 @@ def live(clock, listener, pattern, *, cycle_count):
 
 def test_short_work_behind_a_call_that_holds_the_alarm_off_is_seen(clock) -> None:
     counts = Counter()
-    listener = stack_sampler._EventListener(
+    listener = stack_sampler.StackSampler(
         lambda frame, count: counts.update({frame: count}), shortest_s=0.001
     )
     pattern = [("sleep", 0.0021, True), ("short", 0.0007, False), ("rest", 0.0016, False)]
@@ -50,7 +50,7 @@ def test_the_time_of_a_look_is_nobodys(clock) -> None:
         counts[frame] += count
         clock.now_s += 0.005
 
-    listener = stack_sampler._EventListener(look, shortest_s=0.001)
+    listener = stack_sampler.StackSampler(look, shortest_s=0.001)
     pattern = [("one", 0.010, False), ("other", 0.030, False)]
     live(clock, listener, pattern, cycle_count=500)
     assert counts["other"] / sum(counts.values()) == pytest.approx(0.75, abs=0.06)
@@ -68,10 +68,10 @@ def test_an_alarm_that_rang_as_it_was_stopped_is_not_wound_again(monkeypatch) ->
             alarm._own(signal.SIGALRM, None)
         return was
 
-    listener = stack_sampler._EventListener(lambda frame, count: None, shortest_s=60.0)
+    listener = stack_sampler.StackSampler(lambda frame, count: None, shortest_s=60.0)
     monkeypatch.setattr(signal, "setitimer", disarmed_late)
     try:
-        alarm._stop()
+        alarm.stop()
         assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
         listener.end()
         assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL

@@ -3,7 +3,7 @@
 import torch
 
 from hasten.instrument.live import LiveTraining
-from hasten.instrument.step_ends import Cycle, ManualUpdateDetector, Roles
+from hasten.instrument.step_ends import Cycle, Roles, StepEnds, StepsInProgress
 
 
 def ends(cycle, sequence, alive_count):
@@ -113,15 +113,15 @@ def test_an_optimizer_around_another_counts_with_it() -> None:
     inner = torch.optim.SGD(net.parameters(), 0.1)
     outer = torch.optim.SGD(net.parameters(), 0.1)
     live = LiveTraining()
-    detector = ManualUpdateDetector(live)
+    ends_of = StepEnds(live, StepsInProgress())
     for made in (inner, outer):
-        detector.constructed(made)
-    assert detector.made_count == 1
+        ends_of.constructed(made)
+    assert ends_of.made_count == 1
     live.optimizers.add(inner)
-    assert detector.made_count == 1
+    assert ends_of.made_count == 1
     live.optimizers.add(outer)  # both step: in turn, perhaps
-    assert detector.made_count == 2
-    detector.constructed(torch.optim.SGD(head.parameters(), 0.1))
+    assert ends_of.made_count == 2
+    ends_of.constructed(torch.optim.SGD(head.parameters(), 0.1))
     other = torch.optim.SGD(head.parameters(), 0.1)
-    detector.constructed(other)
-    assert detector.made_count == 3
+    ends_of.constructed(other)
+    assert ends_of.made_count == 3

@@ -192,20 +192,8 @@ def inner_steps(watch, ends):
         optimizer.zero_grad()
 
 
-def by_hand(watch, ends):
-    model = nn.Linear(2, 1)
-    unused = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(100):
-        model(x).sum().backward()
-        for parameter in model.parameters():
-            parameter.data.sub_(0.1 * parameter.grad)
-            parameter.grad = None
-    return len(ends)
-
-
 facts["accumulating"] = watched(accumulating)
 facts["inner steps"] = watched(inner_steps)[0]
-facts["by hand"] = watched(by_hand)
 
 
 class Batch(dict):
@@ -355,11 +343,6 @@ def test_a_thread_of_autograd_does_not_become_that_of_the_loop(facts) -> None:
 def test_many_passes_before_the_first_update_are_one_step(facts) -> None:
     assert facts["accumulating"] == [1, 2, 3]
     assert facts["inner steps"] == 2
-
-
-@pytest.mark.child
-def test_weights_that_move_without_an_optimizer_s_step_are_updated_by_hand(facts) -> None:
-    assert 30 <= facts["by hand"] <= 36  # from the 65th pass on
 
 
 @pytest.mark.child

@@ -278,7 +278,7 @@ import json, os
 os.environ["OMP_NUM_THREADS"] = "1"  # of a larger number MKL takes what it finds cores for
 import torch
 from hasten.instrument import Watch
-from hasten.instrument.threads import add_threads
+from hasten.instrument.traits import add_threads
 from hasten.records import Traits
 from hasten.child import AppliedLevers
 

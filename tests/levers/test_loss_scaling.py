@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hasten.instrument.updates import Updates
+from hasten.instrument.lever_calls import Updates
 
 PROGRAM = r"""
 import warnings
@@ -448,7 +448,7 @@ class Flag:
 
 def test_steps_on_several_devices_that_overflow_are_counted_together() -> None:
     updates = Updates()
-    updates.judge(lambda optimizer, has_closure: optimizer.flag)
+    updates.judges.append(lambda optimizer, has_closure: optimizer.flag)
     for device in ("cuda:0", "cuda:1", "cuda:0"):
         updates.begin(SimpleNamespace(_step_supports_amp_scaling=True, flag=Flag(device)), ())
     assert (updates.useless_count, updates.step_count) == (3, 3)

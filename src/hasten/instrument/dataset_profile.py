@@ -14,11 +14,12 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import stack_sampler
 from hasten.instrument.item_profile import ItemProfile
+from hasten.instrument.processes import text
 from hasten.instrument.repeats import Repeats
 from hasten.instrument.source_lines import line_of
 
@@ -31,6 +32,8 @@ _PERIOD_S = 0.001
 _LATELY_S = 3 * _PERIOD_S
 _WRITE_NS = 20_000_000
 _PLACE_COUNT = 3
+# A lock, a clock, an event loop: the thread waits for another thread or for nothing at all.
+_OTHER_SLEEPS = ("futex", "nanosleep", "epoll", "ep_poll", "poll_schedule", "do_sys_poll")
 
 
 class _Record:
@@ -67,35 +70,13 @@ class _Record:
         }
 
 
-class _Sleep:
-    """Tells whether a thread sleeps in the kernel while it waits for storage or a peer."""
-
-    # A lock, a clock, an event loop: the thread waits for another thread or for nothing at all.
-    _OTHERS = (b"futex", b"nanosleep", b"epoll", b"ep_poll", b"poll_schedule", b"do_sys_poll")
-
-    def __init__(self, thread: int) -> None:
-        self._files: list[int] = []
-        with suppress(OSError):
-            for name in ("wchan", "stat"):
-                file = os.open(f"/proc/self/task/{thread}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-                self._files.append(file)
-
-    def waits(self) -> bool:
-        """Return whether it does; False where the kernel does not say."""
-        try:
-            where = os.pread(self._files[0], 64, 0)
-            state = os.pread(self._files[1], 512, 0).rpartition(b") ")[2][:1]
-        except (OSError, IndexError):
-            return False
-        if where in (b"", b"0") or state == b"D":
-            return state == b"D"
-        return not any(other in where for other in self._OTHERS)
-
-    def close(self) -> None:
-        """Close the files."""
-        files, self._files = self._files, []
-        for file in files:
-            os.close(file)
+def _waits_for_storage(thread: int) -> bool:
+    """Return whether a thread (the kernel's id) waits asleep for storage or a peer."""
+    task = Path(f"/proc/self/task/{thread}")
+    where, state = text(task / "wchan"), text(task / "stat").rpartition(") ")[2][:1]
+    if where in ("", "0") or state == "D":
+        return state == "D"
+    return not any(other in where for other in _OTHER_SLEEPS)
 
 
 class DatasetProfile:
@@ -110,10 +91,10 @@ class DatasetProfile:
         self._current: tuple[_Record, int] | None = None
         self._written_ns = 0
         self._thread = 0
-        self._sleep: _Sleep | None = None
+        self._kernel_id = 0
         self._asleep_s = 0.0
         self._asleep_at: tuple[Any, int] | None = None
-        self._pulses: tuple[stack_sampler.StackSampler, ...] = ()
+        self._pulses: tuple[stack_sampler.StackSampler | stack_sampler.ThreadSampler, ...] = ()
 
     @property
     def is_on(self) -> bool:
@@ -157,7 +138,8 @@ class DatasetProfile:
                 record.batch_count += 1
                 record.wall_ns += wall_ns
                 with suppress(Exception):
-                    self._write_now_and_then()
+                    if time.perf_counter_ns() - self._written_ns > _WRITE_NS:
+                        self._write()
 
     def _follow(self, fetcher: Any) -> _Record | None:
         """Return the record to write into; None where looking at the dataset raises."""
@@ -179,19 +161,16 @@ class DatasetProfile:
         if (look, pid) != (self._mine, self._pid):
             self._records, self._written_ns = {}, 0
         self._mine, self._pid, self._thread = look, pid, thread
-        self._sleep = _Sleep(threading.get_native_id())
-        self._pulses = (
-            stack_sampler.begin(self._seen, thread, shortest_s=_PERIOD_S),
-            stack_sampler.ThreadSampler(self._notice_sleep, thread, _PERIOD_S, switch_s=inf),
-        )
+        sampler = stack_sampler.begin(self._seen, thread, shortest_s=_PERIOD_S)
+        if sampler is not None:
+            self._kernel_id = threading.get_native_id()
+            beside = stack_sampler.ThreadSampler(self._notice_sleep, thread, _PERIOD_S)
+            self._pulses = sampler, beside
 
     def _stop_here(self) -> None:
         pulses, self._pulses = self._pulses, ()
         for each in pulses:
             each.end()
-        sleep, self._sleep = self._sleep, None
-        if sleep is not None:
-            sleep.close()
 
     def _seen(self, frame: Any, count: int) -> None:
         current = self._current
@@ -204,28 +183,22 @@ class DatasetProfile:
 
     def _notice_sleep(self, frame: Any, count: int) -> None:
         """Note, from a separate thread, that the one that makes batches waits for storage."""
-        sleep = self._sleep
-        if sleep is not None and self._current is not None and sleep.waits():
+        if self._current is not None and _waits_for_storage(self._kernel_id):
             self._asleep_s, self._asleep_at = time.monotonic(), _line(frame)
 
     # ---- between processes
 
-    def _write_now_and_then(self) -> None:
-        now_ns = time.perf_counter_ns()
-        if now_ns - self._written_ns > _WRITE_NS:
-            self._write()
-            self._written_ns = time.perf_counter_ns()
-
     def _write(self) -> None:
         datasets = {str(key): record.told() for key, record in self._records.items()}
-        text = json.dumps({"look": self._mine, "datasets": datasets}).encode()
+        told = json.dumps({"look": self._mine, "datasets": datasets}).encode()
         at = self._pid % _SLOT_COUNT * _SLOT_BYTES
-        if len(text) + 8 > _SLOT_BYTES:
+        if len(told) + 8 > _SLOT_BYTES:
             return
         # The length is cleared first and written last: a read in between finds nothing.
         self._slots[at : at + 8] = bytes(8)
-        self._slots[at + 8 : at + 8 + len(text)] = text
-        self._slots[at : at + 8] = len(text).to_bytes(8, "little")
+        self._slots[at + 8 : at + 8 + len(told)] = told
+        self._slots[at : at + 8] = len(told).to_bytes(8, "little")
+        self._written_ns = time.perf_counter_ns()
 
     def _read(self, at: int) -> dict[str, Any] | None:
         length = int.from_bytes(self._slots[at : at + 8], "little")

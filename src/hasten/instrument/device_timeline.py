@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import accelerators
+from hasten.instrument.object_table import parameters_of
 
 if TYPE_CHECKING:
     from hasten.instrument.live import LiveTraining
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 class DeviceTimeline:
     """The stream that the script uses on one device.
-
-    Args:
-        device: a `torch.device`.
 
     Attributes:
         is_capturing: tells whether a graph is being captured. Until it ends an event can neither
@@ -71,14 +69,12 @@ class DeviceTimeline:
 def device_timeline(live: LiveTraining) -> DeviceTimeline | None:
     """Return the timeline of the accelerator that is trained on; None without one.
 
-    Args:
-        live: its optimizers or, where it has none, its models tell the device.
+    The optimizers or, where there are none, the models tell the device.
     """
     if not accelerators.in_use():
         return None
-    groups = (group for optimizer in live.optimizers.known for group in optimizer.param_groups)
     held = chain(
-        (weight for group in groups for weight in group["params"]),
+        (weight for optimizer in live.optimizers.known for weight in parameters_of(optimizer)),
         (weight for root in live.roots.known for weight in root.parameters()),
     )
     device = next((w.device for w in held if w.device.type not in ("cpu", "meta")), None)

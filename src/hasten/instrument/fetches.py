@@ -47,9 +47,8 @@ class FetchClock:
 
         @wraps(original)
         def fetch(fetcher: Any, indices: Any) -> Any:
-            if self._inside:  # a dataset that reads another loader
-                return original(fetcher, indices)
-            if seam is not None and not seam.on:
+            # Inside: a dataset that reads another loader.
+            if self._inside or (seam is not None and not seam.on):
                 return original(fetcher, indices)
             self._inside = True
             looked = self.look.is_on
@@ -84,11 +83,7 @@ class FetchClock:
         """Return a loader's traits with the time of a batch; unchanged if nothing was fetched.
 
         The first batch of each process is left out where there are others: it also imports,
-        opens files and warms caches.
-
-        Args:
-            dataset: its identity, which a fork keeps.
-            loader: the one that reads it.
+        opens files and warms caches. `dataset` is its identity, which a fork keeps.
         """
         rows = [
             self._cells[at : at + _FIELD_COUNT].tolist()

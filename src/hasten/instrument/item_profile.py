@@ -86,19 +86,15 @@ class ItemProfile:
         The kinds: `decode` (files, compressed bytes), `store` (a table or an array on disk),
         `transforms`, `own` (other code of the user that computes), `lookup` (the rest).
         """
-        kind, place, innermost = "", None, None
-        for depth, (code, line, module) in enumerate(_frames(frame)):
-            own = is_own_file(code.co_filename)
-            if own and place is None:
-                place, innermost = (code.co_filename, line), (code, line)
-            if depth == 0 and own:
-                kind = _kind_of_line(frame, line)
-            kind = kind or ("transforms" if code in self._codes else _kind_of_name(module))
-            if kind:
-                break
-        else:
-            kind = "own" if innermost and computes(*innermost) else "lookup"
-        return kind, place or _own_place(frame)
+        frames = list(_frames(frame))
+        own = [(code, line) for code, line, _ in frames if is_own_file(code.co_filename)]
+        place = (own[0][0].co_filename, own[0][1]) if own else None
+        kind = ""
+        if own and own[0][0] is frame.f_code:
+            kind = _kind_of_line(frame, own[0][1])
+        kinds = ("transforms" if c in self._codes else _kind_of_name(m) for c, _, m in frames)
+        kind = kind or next(filter(None, kinds), "")
+        return kind or ("own" if own and computes(*own[0]) else "lookup"), place
 
 
 def _frames(frame: Any) -> Iterator[tuple[CodeType, int, str]]:
@@ -108,13 +104,6 @@ def _frames(frame: Any) -> Iterator[tuple[CodeType, int, str]]:
             return
         yield frame.f_code, line_of(frame), str(frame.f_globals.get("__name__", ""))
         frame = frame.f_back
-
-
-def _own_place(frame: Any) -> tuple[str, int] | None:
-    for code, line, _ in _frames(frame):
-        if is_own_file(code.co_filename):
-            return code.co_filename, line
-    return None
 
 
 def _kind_of_line(frame: Any, line: int) -> str:

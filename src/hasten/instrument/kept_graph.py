@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _MOST_NODES_COUNT = 100_000
 _MOST_VALUES_COUNT = 10_000
-_WITHOUT_SNAPSHOT = (3, 13)
-_WITH_GETTER = (3, 12)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Any]:
@@ -69,9 +67,9 @@ def _variables(frame: FrameType) -> list[tuple[str, Any]]:
     code = frame.f_code
     if code.co_name == "<module>":
         own = list(frame.f_globals.items())
-    elif sys.version_info >= _WITHOUT_SNAPSHOT:
+    elif sys.version_info >= (3, 13):
         own = list(frame.f_locals.items())
-    elif sys.version_info >= _WITH_GETTER:
+    elif sys.version_info >= (3, 12):
         own = [(name, _variable(frame, name)) for name in (*code.co_varnames, *code.co_cellvars)]
     else:
         own = []

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.instrument.operation_timing import timed_ns
+from hasten.instrument.operation_timing import best_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PROBE_S = 0.08
-_LEAST_COUNT = 3
 
 
 class ConvolutionShape(NamedTuple):
-    """All that defines a convolution except its numbers.
-
-    Attributes:
-        options: stride, padding, dilation, transposed, output padding, groups.
-    """
+    """All that defines a convolution except its numbers."""
 
     image: tuple[int, ...]
     kernel: tuple[int, ...]
     dtype: Any
-    options: tuple[Any, ...]
+    options: tuple[Any, ...]  # stride, padding, dilation, transposed, output padding, groups
 
 
 def _layout(dimensions: int) -> Any:
@@ -48,21 +42,14 @@ def can_tell_layout(tensor: Any) -> bool:
 def speed_ratio(shape: ConvolutionShape) -> float:
     """Return how many times faster a convolution is with channels last, forward and backward.
 
-    The best of each, timed alternately on our own numbers; no random number is drawn.
+    On our own numbers; no random number is drawn.
     """
     import torch
 
     with torch.no_grad():
         first = _convolve(shape, torch.contiguous_format)
         last = _convolve(shape, _layout(len(shape.image)))
-        first(), last()  # the first call also makes the kernel
-        firsts: list[int] = []
-        lasts: list[int] = []
-        until = time.perf_counter() + _PROBE_S
-        while len(firsts) < _LEAST_COUNT or time.perf_counter() < until:
-            firsts.append(timed_ns(first))
-            lasts.append(timed_ns(last))
-    return min(firsts) / min(lasts)
+        return best_ratio(first, last, probe_s=_PROBE_S)
 
 
 def _convolve(shape: ConvolutionShape, layout: Any) -> Callable[[], Any]:

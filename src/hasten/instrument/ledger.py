@@ -75,27 +75,23 @@ class Ledger:
         self._charge()
         self._stack.append(self.current)
         self.current = phase_index
-        if self._late is not None:
-            self._late.passes(Ledger.enter, phase_index)
+        self._note(Ledger.enter, phase_index)
 
     def leave(self) -> None:
         """End the current stretch and go back to the phase around it."""
         self._charge()
         self.current = self._stack.pop() if self._stack else _OTHER
-        if self._late is not None:
-            self._late.passes(Ledger.leave)
+        self._note(Ledger.leave)
 
     def again(self) -> None:
         """Let a stretch of the same phase begin; work that was given before is told from later."""
         self._charge()
-        if self._late is not None:
-            self._late.passes(Ledger.again)
+        self._note(Ledger.again)
 
     def commit(self) -> None:
         """Settle what was waiting, each under its own phase."""
         self._settle()
-        if self._late is not None:
-            self._late.notes(Ledger.commit)
+        self._note(Ledger.commit)
 
     def commit_as_evaluation(self) -> None:
         """Settle what was waiting as evaluation: it served a call without gradients.
@@ -106,24 +102,21 @@ class Ledger:
         self._settled[_CHECKPOINT] += saved_ns
         self._settled[_EVALUATION] += sum(self._waiting) - saved_ns
         self._waiting = [0] * len(PHASES)
-        if self._late is not None:
-            self._late.notes(Ledger.commit_as_evaluation)
+        self._note(Ledger.commit_as_evaluation)
 
     def commit_as_loss(self) -> None:
         """Settle what was waiting; unnamed time since the forward pass was the loss."""
         self._settled[_LOSS] += self._waiting[_OTHER]
         self._waiting[_OTHER] = 0
         self._settle()
-        if self._late is not None:
-            self._late.notes(Ledger.commit_as_loss)
+        self._note(Ledger.commit_as_loss)
 
     def cut(self) -> tuple[int, ...]:
         """End a step: return nanoseconds per phase (in the order of PHASES) and start over."""
         self._charge()
         self._settle()
         step, self._settled = tuple(self._settled), [0] * len(PHASES)
-        if self._late is not None:
-            self._late.passes(Ledger.cut)
+        self._note(Ledger.cut)
         return step
 
     def start(self) -> None:
@@ -131,16 +124,18 @@ class Ledger:
         self._settled = [0] * len(PHASES)
         self._waiting = [0] * len(PHASES)
         self._last_ns = self._clock()
-        if self._late is not None:
-            self._late.passes(Ledger.start)
+        self._note(Ledger.start)
 
     def loop_begins(self) -> None:
         """From now on unnamed time is OTHER: a training loop has been reached."""
         if self.current == INDEX[Phase.BETWEEN]:
             self.start()
             self.current = _OTHER
-            if self._late is not None:
-                self._late.passes(Ledger.loop_begins)
+            self._note(Ledger.loop_begins)
+
+    def _note(self, move: Callable[..., Any], *args: int) -> None:
+        if self._late is not None:
+            self._late.note(move, *args)
 
     def _charge(self) -> None:
         now = self._clock()
@@ -154,6 +149,9 @@ class Ledger:
                 self._waiting[index] = 0
 
 
+_CLOCKLESS = (Ledger.commit, Ledger.commit_as_evaluation, Ledger.commit_as_loss)
+
+
 class _Mark(NamedTuple):
     """The phase up to a mark, and when the host placed it and the accelerator passed it."""
 
@@ -163,21 +161,10 @@ class _Mark(NamedTuple):
 
 
 class _LateLedger:
-    """What a ledger does, to be replayed when an accelerator's times are known.
-
-    Args:
-        current: the phase that the ledger is in.
-        stack: those around it.
-        timeline: of the accelerator.
-        clock: the host's.
-    """
+    """What a ledger does, to be replayed when an accelerator's times are known."""
 
     def __init__(
-        self,
-        current: int,
-        stack: list[int],
-        timeline: DeviceTimeline,
-        clock: Callable[[], int],
+        self, current: int, stack: list[int], timeline: DeviceTimeline, clock: Callable[[], int]
     ) -> None:
         self._current, self._stack = current, stack
         self._timeline, self._clock = timeline, clock
@@ -186,8 +173,11 @@ class _LateLedger:
         self._last_phase = self._first
         self._cut_count = self._caught_up_count = 0
 
-    def passes(self, move: Callable[..., Any], *args: int) -> None:
-        """Note a move that reads the clock, and mark its place on the timeline."""
+    def note(self, move: Callable[..., Any], *args: int) -> None:
+        """Note a move; mark its place on the timeline if it reads the clock."""
+        if move in _CLOCKLESS:
+            self._moves.append((move, (), None, 0))
+            return
         mark = self._timeline.mark()
         self._moves.append((move, args, mark, self._clock()))
         if move is Ledger.enter:
@@ -195,10 +185,6 @@ class _LateLedger:
         elif move is Ledger.cut:
             self._cut_count += 1
             self._caught_up_count += self._timeline.has_passed(self._last_phase)
-
-    def notes(self, move: Callable[..., Any]) -> None:
-        """Note a move that reads no clock."""
-        self._moves.append((move, (), None, 0))
 
     def read(self) -> Followed:
         """Wait until the last mark is passed; return what it says.

@@ -1,4 +1,4 @@
-"""Where the loop calls the levers: at phases, calls of root modules, loaders and transfers."""
+"""Where the loop calls the levers: phases, root calls, loaders, transfers, steps of optimizers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument.object_table import Registry, Table
+from hasten.instrument.object_table import Registry, parameters_of
 from hasten.records import Phase
 
 if TYPE_CHECKING:
@@ -29,11 +29,7 @@ def join(levers: list[Any], lever: Any, changed: Callable[[], None] = lambda: No
 
 
 class PhaseCallbacks:
-    """Levers that are told of the phases of the loop.
-
-    Attributes:
-        enterers: called with the phase that begins; what they return is called at its end.
-    """
+    """Levers that are told of the phases of the loop; what they return is called at its end."""
 
     def __init__(self) -> None:
         self.enterers: list[Callable[[Phase], Undo | None]] = []
@@ -85,9 +81,6 @@ class SeamAnswers:
 class RootModules(Registry):
     """The modules that the script itself calls, and what levers do to these calls.
 
-    Args:
-        phases: the levers that are told of a call as of a phase.
-
     Attributes:
         callers: levers that make the calls, the innermost first, each paired with its depth.
         inside: one cell: whether a call is running. The modules that it calls are not roots.
@@ -98,7 +91,6 @@ class RootModules(Registry):
         self.callers: list[tuple[int, Callable[[Any, Any, Any, Any], Any]]] = []
         self.inside = [False]
         self._phases = phases
-        self._refusing = Table()
 
     def on_call(self, around: Callable[[Any, Any, Any, Any], Any], innermost: int) -> Undo:
         """Let `around(module, call, args, kwargs)` make each root call."""
@@ -112,37 +104,18 @@ class RootModules(Registry):
         They may not on a lazy module that has not been called, whose parameters have no shape
         yet, nor on one that cannot be asked for its parts.
         """
-        if module in self:
-            return True
-        if module in self._refusing:
-            return False
-        try:
-            lazy = _is_lazy(module)
-        except Exception:
-            self._refusing[module] = None
-            return False
-        if not lazy:
+        if module not in self and _can_be_asked(module):
             self.add(module)
-        return not lazy
+        return module in self
 
     def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        """Make a root call, through the levers that want to."""
+        """Make a root call, through the levers that want to if they may."""
         self.inside[0] = True
         try:
-            if self._phases.enterers:
-                within = self._phases.within
-                return within(Phase.FORWARD, self._call, original, module, args, kwargs)
-            if self.callers:
-                return self._call(original, module, args, kwargs)
-            return original(module, *args, **kwargs)
-        finally:
-            self.inside[0] = False
-
-    def call_plainly(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        """Make a root call without the levers."""
-        self.inside[0] = True
-        try:
-            return original(module, *args, **kwargs)
+            if module not in self or not (self.callers or self._phases.enterers):
+                return original(module, *args, **kwargs)
+            within = self._phases.within
+            return within(Phase.FORWARD, self._call, original, module, args, kwargs)
         finally:
             self.inside[0] = False
 
@@ -156,12 +129,79 @@ class RootModules(Registry):
         return made(args, kwargs)
 
 
-def _is_lazy(module: Any) -> bool:
-    """Return whether parameters or buffers get their shape at the first call.
+def _can_be_asked(module: Any) -> bool:
+    """Return whether a module shows its parts, and these have their shape.
 
     A module that has no hash, or other attributes by these names, may raise any exception.
     """
     from torch.nn.parameter import is_lazy
 
-    iter(module.modules())
-    return any(map(is_lazy, module.parameters())) or any(map(is_lazy, module.buffers()))
+    try:
+        iter(module.modules())
+        return not any(map(is_lazy, (*module.parameters(), *module.buffers())))
+    except Exception:
+        return False
+
+
+class Updates:
+    """Levers that may withhold the gradients of a step, which then changes nothing.
+
+    Attributes:
+        judges: those levers.
+        step_count: steps of which a lever knew whether their gradients were of use.
+        replaced: the gradients of the step that begins next are not those of the script.
+    """
+
+    def __init__(self) -> None:
+        self.step_count = 0
+        self.replaced = False
+        self.judges: list[Callable[..., Any]] = []
+        self._useless: dict[Any, Any] = {}  # by device: numbers of two cannot be added
+
+    @property
+    def useless_count(self) -> int:
+        """Steps whose gradients were of no use; on an accelerator this waits for its answer."""
+        return sum(map(int, self._useless.values()))
+
+    def begin(self, optimizer: Any, given: tuple[Any, ...]) -> tuple[Undo, ...]:
+        """Withhold the gradients of a step, if a lever says so; return what ends that.
+
+        Where torch's kernel can look at the answer itself, the host need not wait for it.
+        Otherwise the step does not see the gradients, which every optimizer takes for none.
+        """
+        replaced, self.replaced = self.replaced, False
+        if not self.judges:
+            return ()
+        has_closure = any(callable(one) for one in given)
+        answers = [judge(optimizer, has_closure=has_closure) for judge in self.judges]
+        useless = next((answer for answer in answers if answer is not None), None)
+        if useless is None:
+            return ()
+        self.step_count += 1
+        if getattr(optimizer, "_step_supports_amp_scaling", False) and not replaced:
+            self._count(useless, useless.device)
+            optimizer.found_inf = useless
+            return (partial(vars(optimizer).pop, "found_inf", None),)
+        is_useless = bool(useless)
+        self._count(is_useless)
+        return (_hide(optimizer),) if is_useless and not replaced else ()
+
+    def _count(self, useless: Any, device: Any = None) -> None:
+        self._useless[device] = self._useless.get(device, 0) + useless
+
+
+def _hide(optimizer: Any) -> Undo:
+    hidden = [
+        (parameter, parameter.grad)
+        for parameter in parameters_of(optimizer)
+        if parameter.grad is not None
+    ]
+    for parameter, _ in hidden:
+        parameter.grad = None
+
+    def show() -> None:
+        for parameter, gradient in hidden:
+            if parameter.grad is None:
+                parameter.grad = gradient
+
+    return show

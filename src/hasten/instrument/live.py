@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import LeverStopped
-from hasten.instrument.late_imports import stand_in_later
-from hasten.instrument.lever_calls import PhaseCallbacks, RootModules, SeamAnswers, join
+from hasten.instrument.lever_calls import PhaseCallbacks, RootModules, SeamAnswers, Updates, join
 from hasten.instrument.object_table import Registry
 from hasten.instrument.optimizer_options import OptimizerOptions
-from hasten.instrument.stand_ins import StandIns
-from hasten.instrument.updates import Updates
+from hasten.instrument.stand_ins import StandIns, stand_in_later
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from hasten.records import Phase
 
@@ -25,9 +23,6 @@ class LiveTraining:
     """What the child offers to levers: optimizers, root modules, their calls and loaders.
 
     Levers call the methods; the watch asks the parts.
-
-    Args:
-        in_loop: whether this is the thread of the loop, and torch does not compile.
 
     Attributes:
         seams_wanted: called when a lever starts or stops needing a seam that is not always there.
@@ -49,20 +44,16 @@ class LiveTraining:
         self.assumed: frozenset[str] = frozenset()
         self.compile_s = 0.0
         self.first_pass_s: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
-        self._options = OptimizerOptions(self.optimizers)
+        self.on_options = OptimizerOptions(self.optimizers).act
         self._stand_ins = StandIns(in_loop)
 
     def on_optimizer(self, apply: Apply) -> Undo:
         """Apply `apply` to each optimizer right before its first step."""
         return self.optimizers.act(apply)
 
-    def on_options(self, choose: Callable[[Any], Mapping[str, Any] | str]) -> Undo:
-        """Step each optimizer under the options that `choose(optimizer)` returns."""
-        return self._options.act(choose)
-
     def on_update(self, judge: Callable[..., Any]) -> Undo:
         """Ask `judge(optimizer, has_closure=...)` before each step of an optimizer."""
-        return self.updates.judge(judge)
+        return join(self.updates.judges, judge)
 
     def on_root(self, apply: Apply) -> Undo:
         """Apply `apply` to each root module right before its next call."""
@@ -130,12 +121,7 @@ def when_it_learns(live: LiveTraining, act: Callable[[], None]) -> None:
 
 
 class TrainingStart:
-    """When training starts, and what levers then set again, after the script's own settings.
-
-    Attributes:
-        begun: whether it has started.
-        before: called right before.
-    """
+    """When training starts, and what levers then set again, after the script's own settings."""
 
     def __init__(self) -> None:
         self.begun = False

@@ -45,11 +45,10 @@ class Guard:
     """Watch the losses of a run, its first steps more closely.
 
     Args:
-        watch: the seams of this process.
+        watch: of this process.
         envelope: what the script did without levers.
         astray: called once with the number of a step and what is wrong there.
-        slow: called at the end with the seconds of a step and those without levers, if there
-            are too many of them.
+        slow: called with the seconds of a step and those without levers, if that is too many.
     """
 
     def __init__(

@@ -14,26 +14,38 @@ from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
 
 
 class ModelFacts:
-    """Notes about every root module that the loop calls, and how the machine runs them.
-
-    Attributes:
-        found: what was noted so far.
-    """
+    """Notes about every root module that the loop calls, and how the machine runs them."""
 
     def __init__(self) -> None:
+        import torch
+
         self.found = ModelTraits()
         self._roots = Table()
-        self._autocasts = AutocastWatch()
+        self._ranks: set[int] = set()
+        self._uses_autocast = False  # around a model or in it
+        self._undo = put(torch.autocast, "__enter__", self._entering(torch.autocast.__enter__))
         self._speeds: dict[str, ProductSpeed] = {}
         self._is_timed = False
 
-    def called(self, module: Any) -> None:
-        """Look at a root module when it is called for the first time."""
+    def _entering(self, original: Any) -> Any:
+        @wraps(original)
+        def enter(context: Any) -> Any:
+            self._uses_autocast = self._uses_autocast or bool(getattr(context, "_enabled", True))
+            return original(context)
+
+        return enter
+
+    def called(self, module: Any, args: Any = ()) -> None:
+        """Look at a root module, and at its first input, when it is called for the first time."""
+        from torch import Tensor
+
         if module in self._roots:
             return
         self._roots[module] = None
         parts = list(module.modules())
         weights = list(module.parameters())
+        if weights:
+            self._ranks.add(args[0].dim() if args and isinstance(args[0], Tensor) else 0)
         if weights and self.found.parameter_count is None:
             self.found = replace(self.found, parameter_count=sum(p.numel() for p in weights))
         self._note_layers(parts)
@@ -41,11 +53,17 @@ class ModelFacts:
 
     def add(self, traits: Traits) -> Traits:
         """Return traits with the notes, and the speed of fewer bits on the models' device."""
-        uses_autocast, matmul = self._autocasts.close(), fp32_precision()
+        self._undo()
+        matmul = fp32_precision()
         if self.found.device is not None and not self._is_timed:
             self._is_timed = True
             self._speeds = fewer_bits(self.found.device)
-        precision = PrecisionTraits(uses_autocast=uses_autocast, matmul=matmul, **self._speeds)
+        if self._ranks and (self.found.has_conv2d or self.found.has_conv3d):
+            count = min(self._ranks) if len(self._ranks) == 1 else 0
+            self.found = replace(self.found, conv_input_dimension_count=count)
+        precision = PrecisionTraits(
+            uses_autocast=self._uses_autocast, matmul=matmul, **self._speeds
+        )
         return replace(traits, model=self.found, precision=precision)
 
     def _note_layers(self, parts: list[Any]) -> None:
@@ -77,25 +95,3 @@ class ModelFacts:
             dtype="mixed" if len(names) > 1 else names.pop(),
             device=self.found.device or weights[0].device.type,
         )
-
-
-class AutocastWatch:
-    """Notice whether the script enters a `torch.autocast` of its own, around or in a model."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self._seen = False
-        original: Any = torch.autocast.__enter__
-
-        @wraps(original)
-        def enter(context: Any) -> Any:
-            self._seen = self._seen or bool(getattr(context, "_enabled", True))
-            return original(context)
-
-        self._undo = put(torch.autocast, "__enter__", enter)
-
-    def close(self) -> bool:
-        """Look no longer; return whether the script used autocast."""
-        self._undo()
-        return self._seen

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     Apply = Callable[[Any], Undo | None]
 
 
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups of an optimizer."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 class Table:
     """A value for each of some live objects, without keeping them alive.
 
@@ -55,8 +60,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.known = Table()
-        self._applied: dict[int, tuple[Apply, Table]] = {}
-        self._serial = 0
+        self._applied: list[tuple[Apply, Table]] = []
 
     def __contains__(self, item: Any) -> bool:
         return item in self.known
@@ -64,20 +68,19 @@ class Registry:
     def add(self, item: Any) -> None:
         """Add an object, and let every lever act on it."""
         self.known[item] = None
-        for apply, undos in self._applied.values():
+        for apply, undos in self._applied:
             undos[item] = apply(item)
 
     def act(self, apply: Apply) -> Undo:
         """Apply `apply` to every object, now and later; the result undoes all of it."""
-        self._serial += 1
-        serial = self._serial
         undos = Table()
-        self._applied[serial] = (apply, undos)
+        applied = apply, undos
+        self._applied.append(applied)
         for item in self.known:
             undos[item] = apply(item)
 
         def undo() -> None:
-            del self._applied[serial]
+            self._applied.remove(applied)
             for one in undos.values():
                 if one is not None:
                     one()

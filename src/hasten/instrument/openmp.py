@@ -7,6 +7,8 @@ import re
 import struct
 from pathlib import Path
 
+from hasten.instrument.processes import text
+
 _RUNTIME = re.compile(r"lib(gomp|iomp5|omp)[.-]")
 _STACK_BYTES = 4096
 _TASKS = Path("/proc/self/task")
@@ -15,25 +17,14 @@ Ranges = dict[str, tuple[tuple[int, int], ...]]
 
 
 def runtimes(maps: str | None = None) -> Ranges:
-    """Return the address ranges of each OpenMP runtime's code, by the path of its file.
-
-    Args:
-        maps: a listing such as /proc/self/maps; that of this process by default.
-    """
+    """Return the address ranges of each OpenMP runtime's code, by the path of its file."""
     found: dict[str, list[tuple[int, int]]] = {}
-    for line in (_maps() if maps is None else maps).splitlines():
+    for line in (text(Path("/proc/self/maps")) if maps is None else maps).splitlines():
         words = line.split(maxsplit=5)
         if len(words) == 6 and "x" in words[1] and _RUNTIME.match(os.path.basename(words[5])):
             low, high = words[0].split("-")
             found.setdefault(words[5], []).append((int(low, 16), int(high, 16)))
     return {path: tuple(ranges) for path, ranges in found.items()}
-
-
-def _maps() -> str:
-    try:
-        return Path("/proc/self/maps").read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def members(ranges: Ranges) -> dict[int, str]:

@@ -93,12 +93,8 @@ class OperationProfile:
         ns: nanoseconds by what they went into.
         model_count: operations of forward, loss and backward.
         denormal_ratio: the largest share of denormal numbers in a result.
-        convolutions_ns: nanoseconds by the shape of the convolution.
-        places_ns: nanoseconds by kind and line of the script.
         faulting: page faults by line of the script.
         faults_count: page faults of the whole step.
-        denormal_ns: nanoseconds that denormal numbers took, by line of the script.
-        loops: by line of the script.
     """
 
     def __init__(self, floor_ns: float) -> None:

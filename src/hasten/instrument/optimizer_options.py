@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from hasten.instrument.eager import uncompiled
-from hasten.instrument.object_table import Registry, Table
+from hasten.instrument.object_table import Registry, Table, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,11 +19,7 @@ _identity = object.__hash__  # as `id`, but no audit hook sees it
 
 
 class OptimizerOptions:
-    """What levers choose for the optimizers of the script; several may choose for the same one.
-
-    Args:
-        optimizers: those that have stepped, or are about to.
-    """
+    """What levers choose for the optimizers of the script; several may choose for the same one."""
 
     def __init__(self, optimizers: Registry) -> None:
         self._optimizers = optimizers
@@ -41,9 +37,13 @@ class OptimizerOptions:
         self._choices.append(choose)
         if self._stop is None:
             old = set(map(id, self._optimizers.known))
-            self._stop = self._optimizers.act(
-                lambda new: self._take(new, has_stepped=id(new) in old)
-            )
+
+            def take(optimizer: Any) -> Undo:
+                adjusted = Adjusted(optimizer, self._choices, has_stepped=id(optimizer) in old)
+                self._adjusted[optimizer] = adjusted
+                return adjusted.release
+
+            self._stop = self._optimizers.act(take)
             old.clear()
         else:
             self._settle()
@@ -58,11 +58,6 @@ class OptimizerOptions:
                 self._adjusted.clear()
 
         return undo
-
-    def _take(self, optimizer: Any, *, has_stepped: bool) -> Undo:
-        adjusted = Adjusted(optimizer, self._choices, has_stepped=has_stepped)
-        self._adjusted[optimizer] = adjusted
-        return adjusted.release
 
     def _settle(self) -> None:
         for adjusted in self._adjusted.values():
@@ -79,10 +74,8 @@ class Adjusted:
     state comes out as the script would have it, and `_fused_sgd` fails where only some momenta
     exist.
 
-    Args:
-        optimizer: whose options they are.
-        choices: what the levers choose; the list of all, shared and alive.
-        has_stepped: whether it has stepped, so that existing gradients have been used.
+    The list of choices is that of all levers, shared and alive. Of an optimizer that has stepped,
+    existing gradients have been used.
     """
 
     def __init__(self, optimizer: Any, choices: list[Choose], *, has_stepped: bool) -> None:
@@ -93,9 +86,7 @@ class Adjusted:
         self._retyped: list[tuple[dict[str, Any], Any, Any]] = []
         self._unseen: list[Any] = []
         self._shape: tuple[list[int], int, frozenset[int]] | None = None
-        self._places: list[Any] | None = None
         self._looked: tuple[list[Any], ...] | None = None
-        self._waits = True
         self._before = optimizer.register_step_pre_hook(self._before_step)
         after = optimizer.register_step_post_hook(self._after_step)
         optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)
@@ -120,7 +111,7 @@ class Adjusted:
         if optimizer is None:
             return
         self._put_back()
-        self._waits, self._looked = False, None
+        self._looked = None
         chosen: dict[str, Any] = {}
         for choose in self._choices:
             found = choose(optimizer) or {}
@@ -129,7 +120,6 @@ class Adjusted:
             chosen["foreach"] = False
             self._retype(optimizer)
         self._chosen = chosen
-        self._places = _places(optimizer)
 
     def release(self) -> None:
         """Leave the optimizer as the script has it."""
@@ -147,15 +137,14 @@ class Adjusted:
         """
         import torch
 
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                state = optimizer.state.get(parameter) or {}
-                step, device = state.get("step"), parameter.device
-                if not isinstance(step, torch.Tensor):
-                    continue
-                if step.dtype != torch.float32 or step.device != device:
-                    self._retyped.append((state, step.device, step.dtype))
-                    state["step"] = step.to(device, torch.float32)
+        for parameter in parameters_of(optimizer):
+            state = optimizer.state.get(parameter) or {}
+            step, device = state.get("step"), parameter.device
+            if not isinstance(step, torch.Tensor):
+                continue
+            if step.dtype != torch.float32 or step.device != device:
+                self._retyped.append((state, step.device, step.dtype))
+                state["step"] = step.to(device, torch.float32)
 
     def _put_back(self) -> None:
         """Choose nothing, and undo everything that was chosen."""
@@ -176,14 +165,13 @@ class Adjusted:
     def _look_at_states(self, optimizer: Any) -> None:
         """Note which parameters lack a gradient or state, if groups or states have come or gone."""
         states = optimizer.state
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        parameters = parameters_of(optimizer)
         filled = frozenset([id(parameter) for parameter in states if _filled(states[parameter])])
         shape = [*map(id, parameters)], len(states), filled
         if self._shape == shape:
             return
         self._shape = shape
         self._unseen = [p for p in parameters if p.grad is None or not _filled(states.get(p))]
-        self._waits = True
 
     @uncompiled
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -191,17 +179,17 @@ class Adjusted:
         if not self._is_last(optimizer):  # hooks that run later may change gradients
             return
         looks = _looks(optimizer)
-        is_same = looks is not None and looks == self._looked
-        if not is_same:
+        if looks is None or looks != self._looked:
+            self._looked = None
             self._look_at_states(optimizer)
         given = (*args[1:], *kwargs.values())
         if self._unseen and self._is_first(optimizer, closes=any(a is not None for a in given)):
             self._put_back()
-            self._waits, self._looked = True, None
+            self._looked = None
             return
-        if self._waits or not (is_same or self._places == _places(optimizer)):
+        if self._looked is None:
             self.settle()
-        self._looked = looks
+            self._looked = _looks(optimizer)
         if self._chosen:
             for group in optimizer.param_groups:
                 options = {name: v for name, v in self._chosen.items() if name in group}
@@ -228,15 +216,13 @@ class Adjusted:
     def _is_first(self, optimizer: Any, *, closes: bool) -> bool:
         """Return whether a parameter is updated for the first time in this step.
 
-        Args:
-            optimizer: that steps.
-            closes: whether a closure may bring gradients that are not there yet.
+        A step that closes has a closure, which may bring gradients that are not there yet.
         """
         state = optimizer.state
         known = [p for p in self._unseen if p.grad is not None]
         if known:
             self._unseen = [p for p in self._unseen if p.grad is None]
-            self._waits = True
+            self._looked = None
         comes = closes and any(p.requires_grad for p in self._unseen)
         return comes or not all(_filled(state.get(p)) for p in known)
 
@@ -273,7 +259,7 @@ def _count_writes(optimizer: Any) -> None:
     """Count an update in the version of each weight, as fused kernels do not."""
     from torch.autograd.graph import increment_version
 
-    written = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    written = [p for p in parameters_of(optimizer) if p.grad is not None]
     try:
         increment_version(written)
     except TypeError:  # older than torch 2.6: one at a time
@@ -306,52 +292,36 @@ def _filled(state: Any) -> bool:
 def _looks(optimizer: Any) -> tuple[list[Any], ...] | None:
     """Return all that decides on the options: where it is the same, nothing needs a second look.
 
-    A step of many small parameters may take less than one look-up of each of their states, so
-    all of this is one call in C for all of them. None where it cannot be read that way.
+    A script may assign a weight new memory (`p.data = ...`), a gradient or a moment at any time.
+    The fused kernels walk over them in step, whatever their strides. A step of many small
+    parameters may take less than one look-up of each of their states, so nearly all of this is
+    one call in C for all of them. None where it cannot be read that way.
     """
-    from torch import Tensor
+    import torch
 
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    weights = parameters_of(optimizer)
     states = optimizer.state
+    held = [*states.values()]
+    # Classes without a fused form may have new tensors in each step.
+    kept = held if "fused" in optimizer.defaults else []
     try:
-        held = [*states.values()]
         return (
             [*map(_identity, weights)],
-            [*map(Tensor.data_ptr, weights)],
-            [*map(Tensor.numel, weights)],
-            [*map(Tensor.stride, weights)],
-            [None if (grad := weight.grad) is None else grad.stride() for weight in weights],
+            [*map(torch.Tensor.data_ptr, weights)],
+            [*map(torch.Tensor.numel, weights)],
+            [*map(torch.Tensor.stride, weights)],
+            [*map(_gradient_layout, weights)],
             [*map(_identity, states)],
             [*map(len, held)],
-            [*map(_identity, chain.from_iterable(map(dict.values, held)))],
+            [*map(_identity, chain.from_iterable(map(dict.values, kept)))],
         )
     except (RuntimeError, TypeError):  # no strides or address; states that are no dicts
         return None
 
 
-def _places(optimizer: Any) -> list[Any] | None:
-    """Return where weights are in memory, whether gradients share their layout, and the states.
-
-    A script may assign a weight new memory (`p.data = ...`), a gradient or a moment at
-    any time. The fused kernels walk over them in step, whatever their strides.
-    """
-    import torch
-
-    found: list[Any] = []
-    states = optimizer.state
-    try:
-        for group in optimizer.param_groups:
-            fuses = "fused" in group
-            for weight in group["params"]:
-                gradient = weight.grad
-                alike = gradient is None or (
-                    gradient.layout is torch.strided and gradient.stride() == weight.stride()
-                )
-                found.append((weight.data_ptr(), weight.numel(), alike))
-                if fuses and isinstance(
-                    states.get(weight), dict
-                ):  # others have new tensors in each step
-                    found.extend(map(id, states[weight].values()))
-    except RuntimeError:  # a weight without strides or an address, for which no lever chooses
-        return None
-    return found
+def _gradient_layout(weight: Any) -> Any:
+    """Return the strides of a gradient; one that is not there disturbs no kernel."""
+    gradient = weight.grad
+    if gradient is None:
+        return weight.stride()
+    return None if gradient.is_sparse else gradient.stride()

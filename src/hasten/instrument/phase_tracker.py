@@ -21,12 +21,7 @@ _OPTIMIZER, _EVALUATION = INDEX[Phase.OPTIMIZER], INDEX[Phase.EVALUATION]
 class PhaseTracker:
     """Charge time and samples to the phases of the loop, and notify the observers.
 
-    Args:
-        ledger: takes the time.
-        observers: all of them, including those added later.
-
     Attributes:
-        samples: what the steps consume.
         evaluating: true from a call without gradients until training resumes.
         after_forward: whether what runs now may turn out to be the loss.
     """
@@ -119,8 +114,7 @@ class PhaseTracker:
     def enter_data(self, *, nested: bool) -> None:
         """Begin to fetch a batch: the time is DATA until a call shows what it was for.
 
-        Args:
-            nested: the dataset reads another loader.
+        It is nested where the dataset reads another loader.
         """
         self.after_forward = False
         self._ledger.enter(_DATA)
@@ -149,10 +143,6 @@ class PhaseTracker:
         self._ledger.enter(_OPTIMIZER)
         self._ledger.commit()
         self._trains()
-
-    def optimizer_stepped(self) -> None:
-        """Note that no loss follows now."""
-        self.after_forward = False
 
     def cut(self) -> tuple[tuple[int, ...], int]:
         """End a training step; return nanoseconds per phase and the samples of the step."""

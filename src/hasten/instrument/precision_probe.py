@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.accelerators import lacks_bfloat16
+from hasten.instrument.operation_timing import best_ratio
 from hasten.records import ProductSpeed
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ _SIDE = 512
 _IMAGES = (4, 32, 28, 28)
 _KERNELS = (32, 32, 3, 3)
 _PROBE_S = 0.012
-_LEAST_COUNT = 4
-_HOPELESS_S = 0.1
 
 
 def fewer_bits(device: str) -> dict[str, ProductSpeed]:
@@ -26,11 +24,7 @@ def fewer_bits(device: str) -> dict[str, ProductSpeed]:
     `bf16` compares bfloat16 tensors with float32 ones, `fp16` those of float16 where the device has
     units for these alone. `inside` compares float32 tensors that torch is told to multiply with
     fewer bits (bf16 on a CPU, tf32 on CUDA) with plain float32. A figure below 1 is a loss;
-    what torch cannot do here is left out. No random number is drawn.
-
-    Args:
-        device: the type of the device that the model is on; others than cpu and cuda are not
-            timed.
+    what torch cannot do here is left out, as are other devices. No random number is drawn.
     """
     import torch
 
@@ -42,7 +36,7 @@ def fewer_bits(device: str) -> dict[str, ProductSpeed]:
     with torch.no_grad(), torch.autocast(device, enabled=False):
         for product, make in (("matmul_ratio", _product), ("conv_ratio", _convolution)):
             full = make(device, torch.float32)
-            rivals = ((half, make(device, narrow)), (inside, _inside(device, full)))
+            rivals = ((half, make(device, narrow)), (inside, _fewer_inside(device)(full)))
             for found, work in rivals:
                 with suppress(RuntimeError):
                     found[product] = _speed_ratio(full, work, device)
@@ -50,12 +44,7 @@ def fewer_bits(device: str) -> dict[str, ProductSpeed]:
 
 
 def product_speed_ratio(device: str, dtype: str) -> float:
-    """Return how many times faster matrix products of `dtype` are than of float32.
-
-    Args:
-        device: `cpu` or `cuda`.
-        dtype: the name of a type of torch, such as `float64`.
-    """
+    """Return how many times faster matrix products of `dtype` are than of float32."""
     import torch
 
     kinds = (torch.float32, getattr(torch, dtype))
@@ -92,14 +81,6 @@ def _convolution(device: str, dtype: Any) -> Callable[[], object]:
     return lambda: torch.conv2d(images, kernels, padding=1)
 
 
-def _inside(device: str, work: Callable[[], object]) -> Callable[[], object]:
-    def fewer() -> object:
-        with _fewer_inside(device):
-            return work()
-
-    return fewer
-
-
 @contextmanager
 def _fewer_inside(device: str) -> Iterator[None]:
     """Multiply float32 tensors with fewer bits, and put the settings back to what they were."""
@@ -128,25 +109,7 @@ def _fewer_inside(device: str) -> Iterator[None]:
 
 
 def _speed_ratio(full: Callable[[], object], fewer: Callable[[], object], device: str) -> float:
-    """Return how many times faster `fewer` is, by the best of each, timed alternately.
-
-    Alternately, since a neighbour on the machine slows it down for milliseconds at a time.
-    """
     import torch
 
-    def timed_s(work: Callable[[], object]) -> float:
-        start = time.perf_counter()
-        work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    timed_s(full)  # the first call also makes the kernel
-    best_s, fewest_s = timed_s(full), timed_s(fewer)
-    count, until = 0, time.perf_counter() + _PROBE_S
-    while count < _LEAST_COUNT or time.perf_counter() < until:
-        best_s, fewest_s = min(best_s, timed_s(full)), min(fewest_s, timed_s(fewer))
-        count += 1
-        if fewest_s > _HOPELESS_S:  # without hardware it may take a thousand times as long
-            break
-    return best_s / fewest_s
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    return best_ratio(full, fewer, wait, probe_s=_PROBE_S)

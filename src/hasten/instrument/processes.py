@@ -24,16 +24,25 @@ class Mapped(NamedTuple):
     private_bytes: int
 
 
-def _text(path: Path) -> str:
+def text(path: Path) -> str:
+    """Return what a file of the kernel says, nothing where it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:  # it has ended, or the kernel has no such file
         return ""
 
 
+def _tasks(pid: int | str, root: Path) -> list[Path]:
+    tasks = root / f"proc/{pid}/task"
+    try:
+        return [tasks / name for name in os.listdir(tasks)]
+    except OSError:
+        return []
+
+
 def turn(task: Path) -> CpuTurn | None:
     """Return the times of one thread (docs.kernel.org/scheduler/sched-stats.html)."""
-    words = _text(task / "schedstat").split()
+    words = text(task / "schedstat").split()
     if len(words) != 3 or words == ["0", "0", "0"]:
         return None
     return CpuTurn(int(words[0]) * 1e-9, int(words[1]) * 1e-9)
@@ -41,12 +50,7 @@ def turn(task: Path) -> CpuTurn | None:
 
 def turns(pid: int | str = "self", *, root: Path = _REAL) -> dict[int, CpuTurn]:
     """Return the times of each thread of a process by the kernel's thread id."""
-    tasks = root / f"proc/{pid}/task"
-    try:
-        names = os.listdir(tasks)
-    except OSError:
-        return {}
-    found = {int(name): turn(tasks / name) for name in names}
+    found = {int(task.name): turn(task) for task in _tasks(pid, root)}
     return {thread: times for thread, times in found.items() if times is not None}
 
 
@@ -60,7 +64,7 @@ def children_run_s(*, root: Path = _REAL) -> float:
 
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     pids = [
-        pid for task in (root / "proc/self/task").glob("*/children") for pid in _text(task).split()
+        pid for task in (root / "proc/self/task").glob("*/children") for pid in text(task).split()
     ]
     alive_s = sum(one.run_s for pid in pids for one in turns(pid, root=root).values())
     return ended.ru_utime + ended.ru_stime + alive_s
@@ -68,25 +72,17 @@ def children_run_s(*, root: Path = _REAL) -> float:
 
 def runnable_count(pid: int, *, root: Path = _REAL) -> int:
     """Return how many threads of a process run at this moment or wait for a CPU."""
-    tasks = root / f"proc/{pid}/task"
-    try:
-        names = os.listdir(tasks)
-    except OSError:
-        return 0
-    states = (_text(tasks / name / "stat").rpartition(")")[2].split() for name in names)
+    tasks = _tasks(pid, root)
+    states = (text(task / "stat").rpartition(")")[2].split() for task in tasks)
     return sum(state[:1] == ["R"] for state in states)
 
 
 def mapped(pid: int, *, root: Path = _REAL) -> Mapped | None:
     """Return what a process shares and what it wrote, None where the kernel does not say."""
-    sizes: dict[str, int] = {}
-    for line in _text(root / f"proc/{pid}/smaps_rollup").splitlines():
-        words = line.split()
-        if len(words) == 3 and words[2] == "kB":
-            sizes[words[0].rstrip(":")] = int(words[1]) * _KIB
-    if "Private_Dirty" not in sizes:
+    sizes = _fields(root / f"proc/{pid}/smaps_rollup")
+    if "Private_Dirty:" not in sizes:
         return None
-    return Mapped(sizes["Shared_Dirty"], sizes["Private_Dirty"])
+    return Mapped(sizes["Shared_Dirty:"] * _KIB, sizes["Private_Dirty:"] * _KIB)
 
 
 def mask(pid: int) -> frozenset[int]:
@@ -101,7 +97,7 @@ def busy_s(cpus: frozenset[int], *, root: Path = _REAL) -> float | None:
     """Return the seconds that some CPUs spent on anything but idling, since the machine began."""
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     total, seen_count = 0, 0
-    for line in _text(root / "proc/stat").splitlines():
+    for line in text(root / "proc/stat").splitlines():
         name, *words = line.split()
         if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cpus:
             # user nice system idle iowait irq softirq steal: guests are in user already
@@ -112,19 +108,19 @@ def busy_s(cpus: frozenset[int], *, root: Path = _REAL) -> float | None:
 
 def current_cpu(*, root: Path = _REAL) -> int | None:
     """Return the CPU on which this thread runs."""
-    words = _text(root / "proc/thread-self/stat").rpartition(")")[2].split()
+    words = text(root / "proc/thread-self/stat").rpartition(")")[2].split()
     return int(words[36]) if len(words) > 36 else None
 
 
 def throttle_files(*, root: Path = _REAL) -> tuple[Path, ...]:
     """Return the cpu.stat files of the groups of this process that have a quota."""
     found: dict[Path, None] = {}
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in text(root / "proc/self/cgroup").splitlines():
         _, controllers, own = [*line.split(":", 2), "", ""][:3]
         if controllers and "cpu" not in controllers.split(","):
             continue
         top = root / "sys/fs/cgroup"
-        bases = (top / controllers, top / "cpu") if controllers else (top, top / "unified")
+        bases = (top / controllers, top / "cpu") if controllers else (top,)
         group = Path(own.lstrip("/"))
         levels = (group, *group.parents)
         found |= dict.fromkeys(base / level / "cpu.stat" for base in bases for level in levels)
@@ -145,5 +141,5 @@ def throttled_s(files: tuple[Path, ...]) -> float:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    pairs = (line.split() for line in _text(path).splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+    rows = (line.split() for line in text(path).splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}

@@ -88,13 +88,6 @@ def token_count(value: Any) -> int:
     return 0 if tensor.is_complex() or str(tensor.dtype) == "torch.bool" else int(tensor.numel())
 
 
-def _is_object(value: Any) -> bool:
-    """Return whether a class of its own holds the tensors, as a graph does its edges."""
-    import torch
-
-    return not isinstance(value, (torch.Tensor, list, tuple, Mapping))
-
-
 def _identity(module: int, tensor: Any) -> tuple[tuple[int, ...], Any]:
     """Return what identifies this input of `module`, and what keeps the identity valid.
 
@@ -142,10 +135,12 @@ class SampleCounter:
         if first is None:
             return
         tensor = first_tensor(first)
+        # A class of its own may hold other whole numbers, as a graph does its edges.
+        is_object = not isinstance(first, (type(tensor), list, tuple, Mapping))
         identity, keeper = _identity(module, tensor)
         if identity in self._seen:
             return
-        tokens = 0 if _is_object(first) else token_count(tensor)
+        tokens = 0 if is_object else token_count(tensor)
         if tokens:
             self._tokens = True
         if not self._seen or module == self._first:

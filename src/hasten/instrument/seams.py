@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import wraps
 from threading import get_ident
 from types import MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import accelerators
 from hasten.instrument.ledger import INDEX
@@ -23,49 +23,15 @@ from hasten.records import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.instrument.ledger import Ledger
-    from hasten.instrument.live import LiveTraining
-
 _OPTIMIZER, _CHECKPOINT = INDEX[Phase.OPTIMIZER], INDEX[Phase.CHECKPOINT]
-
-
-class SeamObserver(Protocol):
-    """The one who is told what happens at the seams: `watch.Watch`."""
-
-    thread: int
-    live: LiveTraining
-    ledger: Ledger
-    fetches: Any
-    loader_lines: Any
-    debug_lines: list[tuple[str, int]]
-
-    def root_call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        """Make a root call."""
-
-    def backward(self, original: Any, args: Any, kwargs: Any) -> Any:
-        """Compute gradients."""
-
-    def loader_iter(self, original: Any, loader: Any) -> Any:
-        """Begin a pass over a loader."""
-
-    def loader_next(self, original: Any, iterator: Any) -> Any:
-        """Fetch a batch."""
-
-    def transfer(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
-        """Move or cast a tensor."""
-
-    def constructed(self, optimizer: Any) -> None:
-        """Take a new optimizer."""
 
 
 @dataclass(slots=True)
 class Seam:
-    """One attribute of torch and what replaces it while we watch.
+    """One attribute of torch, and what `make` puts in place of the original while we watch.
 
-    Attributes:
-        make: makes the replacement of an original; it asks the seam whether it is `on`.
-        on: False for a replacement that only calls the original. If the script has replaced
-            ours in turn, it stays in place, off: the script's may call it.
+    A replacement only calls the original unless the seam is `on`. If the script has replaced ours
+    in turn, it stays in place, off: the script's may call it.
     """
 
     owner: Any
@@ -93,7 +59,7 @@ class Seam:
             self._placed = self._original = None
 
 
-def _root_call(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
+def _root_call(watch: Any) -> Callable[[Any, Seam], Any]:
     """Calls of modules from the script: nested calls take the shortest way through."""
     import torch
     from torch.compiler import is_compiling
@@ -119,54 +85,33 @@ def _root_call(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
     return make
 
 
-def _timed(watch: SeamObserver, phase_index: int) -> Any:
-    """Charge a function to a phase."""
-    from torch.compiler import is_compiling
-
-    ledger = watch.ledger
-
-    def make(original: Any, seam: Seam) -> Any:
-        @wraps(original)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or get_ident() != watch.thread or not seam.on:
-                return original(*args, **kwargs)
-            ledger.enter(phase_index)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                ledger.leave()
-
-        return timed
-
-    return make
-
-
-def _differentiate(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
+def _in_loop(watch: Any, report: Callable[..., Any]) -> Callable[[Any, Seam], Any]:
+    """Let `report(original, ...)` answer calls from the thread of the loop."""
     from torch.compiler import is_compiling
 
     def make(original: Any, seam: Seam) -> Any:
         @wraps(original)
-        def differentiate(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             if is_compiling() or get_ident() != watch.thread or not seam.on:
                 return original(*args, **kwargs)
-            return watch.backward(original, args, kwargs)
-
-        return differentiate
-
-    return make
-
-
-def _loader(watch: SeamObserver, report: Callable[[Any, Any], Any]) -> Callable[[Any, Seam], Any]:
-    def make(original: Any, seam: Seam) -> Any:
-        @wraps(original)
-        def call(self: Any) -> Any:
-            if get_ident() != watch.thread or not seam.on:
-                return original(self)
-            return report(original, self)
+            return report(original, *args, **kwargs)
 
         return call
 
     return make
+
+
+def _timed(watch: Any, phase_index: int) -> Callable[[Any, Seam], Any]:
+    """Charge a function to a phase."""
+
+    def timed(original: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.ledger.enter(phase_index)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            watch.ledger.leave()
+
+    return _in_loop(watch, timed)
 
 
 def _constructor(note: Callable[[Any], None]) -> Callable[[Any, Seam], Any]:
@@ -199,30 +144,20 @@ class _Guise:
         return self._original if instance is None else MethodType(self._replacement, instance)
 
 
-def _transfer(watch: SeamObserver) -> Callable[[Any, Seam], Any]:
-    from torch.compiler import is_compiling
-
-    def make(original: Any, seam: Seam) -> Any:
-        @wraps(original)
-        def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or get_ident() != watch.thread or not seam.on:
-                return original(self, *args, **kwargs)
-            return watch.transfer(original, self, args, kwargs)
-
-        return _Guise(original, move)
-
-    return make
+def _transfer(watch: Any) -> Callable[[Any, Seam], Any]:
+    move = _in_loop(watch, watch.transfer)
+    return lambda original, seam: _Guise(original, move(original, seam))
 
 
-def steering(watch: SeamObserver) -> tuple[Seam, ...]:
+def steering(watch: Any) -> tuple[Seam, ...]:
     """Return the seams through which levers act: root calls and loaders."""
     import torch
     from torch.utils.data import dataloader
 
     return (
         Seam(torch.nn.Module, "__call__", _root_call(watch)),
-        Seam(dataloader.DataLoader, "__iter__", _loader(watch, watch.loader_iter)),
-        Seam(dataloader._BaseDataLoaderIter, "__next__", _loader(watch, watch.loader_next)),
+        Seam(dataloader.DataLoader, "__iter__", _in_loop(watch, watch.loader_iter)),
+        Seam(dataloader._BaseDataLoaderIter, "__next__", _in_loop(watch, watch.loader_next)),
     )
 
 
@@ -242,7 +177,7 @@ def _switched_on(lines: list[tuple[str, int]]) -> Callable[[Any, Seam], Any]:
     return make
 
 
-def watching(watch: SeamObserver) -> tuple[Seam, ...]:
+def watching(watch: Any) -> tuple[Seam, ...]:
     """Return the further seams that only measuring needs."""
     import torch
     from torch.utils.data import dataloader
@@ -258,14 +193,6 @@ def watching(watch: SeamObserver) -> tuple[Seam, ...]:
     )
 
 
-def differentiating(watch: SeamObserver) -> tuple[Seam, ...]:
-    """Return the seams at which gradients are computed; `Tensor.backward` calls one of them."""
-    import torch
-
-    names = ("backward", "grad")
-    return tuple(Seam(torch.autograd, name, _differentiate(watch)) for name in names)
-
-
 def differentiated(args: Any, kwargs: Any) -> tuple[Any, ...]:
     """Return the tensors whose gradients `torch.autograd.backward` or `grad` was asked for."""
     import torch
@@ -275,35 +202,22 @@ def differentiated(args: Any, kwargs: Any) -> tuple[Any, ...]:
     return tuple(root for root in roots if isinstance(root, torch.Tensor))
 
 
-def fetching(watch: SeamObserver) -> tuple[Seam, ...]:
-    """Return the seams at which a batch is made; they stay in forked loader workers."""
-    from torch.utils.data._utils import fetch
-
-    kinds = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
-    return tuple(Seam(kind, "fetch", watch.fetches.timed) for kind in kinds)
-
-
-def moving(watch: SeamObserver) -> tuple[Seam, ...]:
-    """Return the seams at which a tensor goes from one device to another."""
-    import torch
-
-    return tuple(Seam(torch.Tensor, name, _transfer(watch)) for name in ("to", "cuda"))
-
-
 class SeamGroups:
-    """The seams of one watch, and torch's hooks around the steps of optimizers.
+    """The seams of one `watch.Watch`, and torch's hooks around the steps of optimizers."""
 
-    Args:
-        watch: is told of what happens there.
-        measuring: also put in those that only measuring needs.
-    """
+    def __init__(self, watch: Any, *, measuring: bool) -> None:
+        import torch
+        from torch.utils.data._utils import fetch
 
-    def __init__(self, watch: SeamObserver, *, measuring: bool) -> None:
         self.steering = steering(watch)
         self._watching = watching(watch) if measuring else ()
-        self._fetching = fetching(watch) if measuring else ()
-        self._moving = moving(watch)
-        self._differentiating = differentiating(watch)
+        # Where a batch is made, a tensor moves from one device to another, and gradients are
+        # computed; `Tensor.backward` calls one of the last.
+        fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher) if measuring else ()
+        self._fetching = [Seam(kind, "fetch", watch.fetches.timed) for kind in fetchers]
+        self._moving = [Seam(torch.Tensor, name, _transfer(watch)) for name in ("to", "cuda")]
+        make = _in_loop(watch, watch.backward)
+        self._differentiating = [Seam(torch.autograd, name, make) for name in ("backward", "grad")]
         self._live = watch.live
         self._measuring = measuring
         self._pid = os.getpid()
@@ -319,7 +233,7 @@ class SeamGroups:
 
     def remove(self) -> None:
         """Take the seams out."""
-        fetching = self._fetching if os.getpid() == self._pid else ()  # it stays in workers
+        fetching = self._fetching if os.getpid() == self._pid else ()  # it stays in forked workers
         for seam in (*self.steering, *self._watching, *fetching):
             seam.remove()
         self._is_in = False

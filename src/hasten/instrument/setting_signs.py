@@ -9,9 +9,11 @@ import gc
 import os
 import time
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument.object_table import Table
+from hasten.instrument.object_table import Table, parameters_of
+from hasten.instrument.rerun import denormal_counts
 from hasten.records import CollectorTraits, Traits
 
 if TYPE_CHECKING:
@@ -22,11 +24,7 @@ _TENSOR_COUNT, _ELEMENT_COUNT = 400, 1 << 14
 
 
 class CollectorClock:
-    """Sum up the time of Python's garbage collections, including those that the script asks for.
-
-    Attributes:
-        spent_ns: nanoseconds inside collections since `install`.
-    """
+    """Sum up the time of Python's garbage collections, including those that the script asks for."""
 
     def __init__(self) -> None:
         self.spent_ns = 0
@@ -50,45 +48,19 @@ class CollectorClock:
 def _optimized(optimizers: Iterable[Any]) -> Iterator[Any]:
     """Yield the parameters of optimizers, their gradients and their states."""
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                yield parameter
-                yield parameter.grad
-                yield from optimizer.state.get(parameter, {}).values()
-
-
-def _readable(tensor: Any) -> bool:
-    """Return whether a value is a tensor on the CPU whose denormal numbers the CPU computes."""
-    import torch
-
-    return (
-        isinstance(tensor, torch.Tensor)
-        and tensor.is_cpu
-        and tensor.layout is torch.strided
-        and tensor.dtype in (torch.float32, torch.float64, torch.bfloat16)
-    )
+        for parameter in parameters_of(optimizer):
+            yield parameter
+            yield parameter.grad
+            yield from optimizer.state.get(parameter, {}).values()
 
 
 def denormal_ratio(optimizers: Iterable[Any]) -> float | None:
-    """Return the share of denormal numbers in weights, gradients and states; None without any.
-
-    At most about 16,000 evenly spaced elements of each tensor are read. A thread that
-    flushes denormal numbers to zero sees none.
-    """
-    import torch
-
-    seen_count = found_count = tensor_count = 0
-    for tensor in filter(_readable, _optimized(optimizers)):
-        if not tensor.numel():
-            continue
-        flat = tensor.detach().reshape(-1)
-        part = flat[:: 1 + flat.numel() // _ELEMENT_COUNT].abs()
-        seen_count += part.numel()
-        tiny = torch.finfo(part.dtype).tiny
-        found_count += int(((part != 0) & (part < tiny)).sum())
-        tensor_count += 1
-        if tensor_count == _TENSOR_COUNT:
-            break
+    """Return the share of denormal numbers in weights, gradients and states; None without any."""
+    counts = (denormal_counts(tensor, _ELEMENT_COUNT) for tensor in _optimized(optimizers))
+    found_count = seen_count = 0
+    for found, seen in islice((each for each in counts if each[1]), _TENSOR_COUNT):
+        found_count += found
+        seen_count += seen
     return found_count / seen_count if seen_count else None
 
 
@@ -101,31 +73,14 @@ def huge_pages() -> str | None:
         return None
 
 
-def _convolved_ranks(module: Any, args: Any) -> list[int]:
-    """Return how many dimensions the first input has, 0 for none; nothing without weights."""
-    from torch import Tensor
-
-    if next(module.parameters(), None) is None:
-        return []
-    return [args[0].dim() if args and isinstance(args[0], Tensor) else 0]
-
-
 class SettingSigns:
     """An observer of the loop, part of `TraitsReader`."""
 
     def __init__(self) -> None:
         self._clock = CollectorClock()
         self._optimizers = Table()
-        self._roots = Table()
-        self._ranks: set[int] = set()
         self._step_count = 0
         self._backward_count = self._anomaly_count = self._profiler_count = 0
-
-    def called(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Note the ranks of what a root module convolves."""
-        if module not in self._roots:
-            self._roots[module] = None
-            self._ranks.update(_convolved_ranks(module, args))
 
     def backward(self) -> None:
         """Note which debug modes are on while gradients are computed."""
@@ -148,10 +103,6 @@ class SettingSigns:
 
     def add(self, traits: Traits) -> Traits:
         """Return traits with what was found; what could not be seen stays unknown."""
-        if self._ranks and (traits.model.has_conv2d or traits.model.has_conv3d):
-            count = min(self._ranks) if len(self._ranks) == 1 else 0
-            model = replace(traits.model, conv_input_dimension_count=count)
-            traits = replace(traits, model=model)
         if self._backward_count:
             traits = replace(
                 traits,

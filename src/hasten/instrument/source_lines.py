@@ -59,13 +59,9 @@ def line_of(frame: FrameType) -> int:
 
 
 def own_place(frame: FrameType | None = None) -> tuple[str, int] | None:
-    """Return file and line of the innermost frame of the user's code.
+    """Return path and line of the innermost frame of the user's code, from the caller on.
 
-    Args:
-        frame: where to begin; None begins at the caller.
-
-    Returns:
-        An absolute path and a line, None where only libraries are on the stack.
+    None where only libraries are on the stack.
     """
     frame = frame or sys._getframe(1)
     while frame is not None:

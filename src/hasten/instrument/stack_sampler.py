@@ -1,50 +1,39 @@
-"""Samples of where a thread is: by an alarm, or from a separate thread.
+"""Samples of where the main thread is, by an alarm.
 
 An alarm interrupts the main thread wherever it is; Python handles it between instructions, or
 after the C call during which it rang, and all the time until then is that call's. A separate
 thread must first be woken and get Python's lock: where every core is busy it comes
 milliseconds late, and only when the other releases the lock, which some calls do and others
-never do. So the alarm is used wherever possible: in the main thread
-of a script that sets none. Weighting a sample by its delay follows Scalene (Berger,
-Stern and Altmayer Pizzorno, OSDI 2023, https://www.usenix.org/conference/osdi23/presentation/berger).
+never do. So a loop in another thread, and a script that sets alarms, are not sampled at all.
+Weighting a sample by its delay follows Scalene (Berger, Stern and Altmayer Pizzorno, OSDI 2023,
+https://www.usenix.org/conference/osdi23/presentation/berger).
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     Look = Callable[[FrameType | None, int], None]
     """Takes the innermost frame of the thread, and how many samples it counts for."""
 
 _GOLDEN_RATIO = 0.6180339887498949
-# A thread that computes in Python hands over after this long, not 5 ms: otherwise most
-# samples would fall on calls that release the interpreter. The kernel adds 50 µs to such a short
-# wait unless told otherwise (prctl(2), PR_SET_TIMERSLACK).
-_SWITCH_S = 0.000005
-_SET_TIMER_SLACK, _SLACK_NS = 29, 1
 
 
-class StackSampler(Protocol):
-    """Samples until it is ended."""
-
-    def end(self) -> None:
-        """Stop sampling, and leave nothing behind."""
-
-
-def begin(look: Look, thread: int, *, shortest_s: float) -> StackSampler:
+def begin(look: Look, thread: int, *, shortest_s: float) -> StackSampler | None:
     """Call `look` now and then with the frame of `thread`; to be called in that thread.
+
+    None where no alarm can wake it.
 
     Args:
         look: may raise; that sample is then lost.
@@ -52,25 +41,19 @@ def begin(look: Look, thread: int, *, shortest_s: float) -> StackSampler:
         shortest_s: seconds between two samples, at least; twice that at most. After a call
             that could not be interrupted, the next one may follow sooner.
     """
-    if _alarm.can_wake(thread):
-        return _EventListener(look, shortest_s)
-    return ThreadSampler(look, thread, shortest_s)
+    return StackSampler(look, shortest_s) if _alarm.can_wake(thread) else None
 
 
-class _Gaps:
-    """Seconds between two samples.
+def _gaps(shortest_s: float) -> Iterator[float]:
+    """Yield seconds between two samples.
 
     Evenly spread over an interval without a random generator (Weyl, 1916): a loop with a steady
     period is seen in all its parts.
     """
-
-    def __init__(self, shortest_s: float) -> None:
-        self._shortest_s = shortest_s
-        self._turn = 0.0
-
-    def __next__(self) -> float:
-        self._turn = (self._turn + _GOLDEN_RATIO) % 1.0
-        return self._shortest_s * (1.0 + self._turn)
+    turn = 0.0
+    while True:
+        turn = (turn + _GOLDEN_RATIO) % 1.0
+        yield shortest_s * (1.0 + turn)
 
 
 class _Alarm:
@@ -81,7 +64,7 @@ class _Alarm:
     """
 
     def __init__(self) -> None:
-        self._listeners: list[_EventListener] = []
+        self._listeners: list[StackSampler] = []
         self._own = self._ring
 
     def can_wake(self, thread: int) -> bool:
@@ -91,26 +74,22 @@ class _Alarm:
         idle = signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
         return self._is_set() or (signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and idle)
 
-    def add(self, listener: _EventListener) -> None:
+    def add(self, listener: StackSampler) -> None:
         """Ring for one more listener."""
         if not self._is_set():
             self._listeners.clear()  # the script took the signal from them, and gave it back
             signal.signal(signal.SIGALRM, self._own)
             signal.siginterrupt(signal.SIGALRM, False)
-            atexit.register(self._stop)  # an alarm during Python's shutdown kills the process
+            atexit.register(self.stop)  # an alarm during Python's shutdown kills the process
         self._listeners.append(listener)
         self._wind()
 
-    def remove(self, listener: _EventListener) -> None:
+    def remove(self, listener: StackSampler) -> None:
         """Ring for one listener fewer, and give the signal back after the last."""
         with contextlib.suppress(ValueError):
             self._listeners.remove(listener)
         if not self._listeners:
-            self._stop()
-
-    def forget(self) -> None:
-        """Leave nothing in a fork, which inherits the handler but no alarm."""
-        self._stop()
+            self.stop()
 
     def _wind(self) -> None:
         until_s = min(listener.due_s for listener in self._listeners) - time.monotonic()
@@ -127,8 +106,9 @@ class _Alarm:
     def _is_set(self) -> bool:
         return signal.getsignal(signal.SIGALRM) == self._own
 
-    def _stop(self) -> None:
-        atexit.unregister(self._stop)
+    def stop(self) -> None:
+        """Give the signal back; nobody is sampled any more."""
+        atexit.unregister(self.stop)
         # One that rang a moment ago is handled between the next two calls, and must not set the
         # alarm again: its default action kills the process.
         self._listeners.clear()
@@ -137,12 +117,12 @@ class _Alarm:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-class _EventListener:
+class StackSampler:
     """Looks when the alarm rings and its own sample is due."""
 
     def __init__(self, look: Look, shortest_s: float) -> None:
         self._look = look
-        self._gaps = _Gaps(shortest_s)
+        self._gaps = _gaps(shortest_s)
         self.due_s = time.monotonic() + next(self._gaps)
         _alarm.add(self)
 
@@ -166,31 +146,15 @@ class _EventListener:
 
 
 class ThreadSampler:
-    """Look from a separate thread, and stand back while the process forks.
+    """Look from a separate thread, as from `begin`; it stands back while the process forks."""
 
-    It waits for Python's lock up to the switch interval, and would then see where the other
-    releases it, not where it was; so the interval is made short meanwhile.
-
-    Args:
-        look: as for `begin`.
-        thread: as for `begin`.
-        shortest_s: as for `begin`.
-        switch_s: the longest that Python may take to hand over its lock.
-    """
-
-    def __init__(
-        self, look: Look, thread: int, shortest_s: float, *, switch_s: float = _SWITCH_S
-    ) -> None:
+    def __init__(self, look: Look, thread: int, shortest_s: float) -> None:
         self._look = look
         self._about = thread
         self._shortest_s = shortest_s
-        self.switch_s = switch_s
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        if not _living:
-            _usual_s[0] = sys.getswitchinterval()
         _living.append(self)
-        _hurry()
         self.go_on()
 
     def go_on(self) -> None:
@@ -206,8 +170,7 @@ class ThreadSampler:
             self._thread.join()
 
     def _run(self) -> None:
-        _wake_in_time()
-        gaps = _Gaps(self._shortest_s)
+        gaps = _gaps(self._shortest_s)
         while not self._stop.wait(next(gaps)):
             frame = sys._current_frames().get(self._about)
             with contextlib.suppress(Exception):
@@ -216,29 +179,13 @@ class ThreadSampler:
 
     def end(self) -> None:
         """Look no longer."""
-        if self not in _living:
-            return
-        _living.remove(self)
-        self._stop.set()
-        if self._thread is not threading.current_thread():
+        if self in _living:
+            _living.remove(self)
             self.stand_back()
-        _hurry()
-
-
-def _wake_in_time() -> None:
-    """Have the kernel wake this thread exactly when it asked to be woken."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, _SLACK_NS, 0, 0, 0)
 
 
 _alarm = _Alarm()
 _living: list[ThreadSampler] = []
-_usual_s = [0.0]
-
-
-def _hurry() -> None:
-    """Have Python hand over its lock as soon as the most impatient live sampler needs."""
-    sys.setswitchinterval(min([_usual_s[0], *(each.switch_s for each in _living)]))
 
 
 def _before_fork() -> None:
@@ -252,10 +199,9 @@ def _after_fork() -> None:
 
 
 def _in_fork() -> None:
-    if _living:
-        _living.clear()
-        _hurry()
-    _alarm.forget()
+    """Leave nothing in a fork, which inherits the handler but no alarm."""
+    _living.clear()
+    _alarm.stop()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_fork)

@@ -1,19 +1,25 @@
-"""Functions of torch that levers replace."""
+"""Functions of torch that levers replace, and of modules that the script may import late."""
 
 from __future__ import annotations
 
+import sys
 from functools import partial, wraps
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+
+from hasten.after_import import AfterImport, is_complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     Answer = Callable[..., Any]
+    Undo = Callable[[], None]
 
 _NOTHING = object()
 
 
-def put(owner: Any, name: str, placed: Any) -> Callable[[], None]:
+def put(owner: Any, name: str, placed: Any) -> Undo:
     """Set an attribute; the result puts back what was there, unless ours was replaced in turn."""
     before = vars(owner).get(name, _NOTHING)
 
@@ -30,18 +36,14 @@ def put(owner: Any, name: str, placed: Any) -> Callable[[], None]:
 
 
 class StandIns:
-    """One replaced attribute for each function, and the levers that answer its calls.
-
-    Args:
-        in_loop: whether this is the thread of the loop, and torch does not compile.
-    """
+    """One replaced attribute for each function, and the levers that answer its calls."""
 
     def __init__(self, in_loop: Callable[[], bool]) -> None:
         self._in_loop = in_loop
         self._answers: dict[tuple[int, str], list[Answer]] = {}
-        self._placed: dict[tuple[int, str], tuple[Any, Callable[[], None]]] = {}
+        self._placed: dict[tuple[int, str], tuple[Any, Undo]] = {}
 
-    def add(self, owner: Any, name: str, answer: Answer) -> Callable[[], None]:
+    def add(self, owner: Any, name: str, answer: Answer) -> Undo:
         """Let `answer(original, *args, **kwargs)` stand in, until the result is called.
 
         Of several, the one that was added last is asked first; its original is the one before.
@@ -100,3 +102,54 @@ def _forget(stand_in: Any) -> None:
     table: Any = _builtins._builtin_table
     if table is not None:
         table.pop(id(stand_in), None)
+
+
+def stand_in_later(home: str, name: str, answer: Answer) -> Undo:
+    """Replace a function by `answer(original, *args, **kwargs)` once its module is imported.
+
+    This does not import the module. If the module has no such function, nothing is done. The name
+    of a method is dotted; `answer` is asked in every thread.
+    """
+    placed: list[Undo] = []
+
+    def place() -> None:
+        placed.append(_replace(sys.modules[home], name, answer))
+
+    if _has(home, name) or is_complete(home):
+        place()
+        return placed[0]
+    arrival = AfterImport(home, place)
+    sys.meta_path.insert(0, arrival)
+
+    def undo() -> None:
+        arrival.stay_away()
+        for one in placed:
+            one()
+
+    return undo
+
+
+def _has(home: str, name: str) -> bool:
+    """Return whether a function is there already.
+
+    Levers act as soon as torch has run, when the import system still counts it as importing.
+    """
+    try:
+        attrgetter(name)(sys.modules[home])
+    except (KeyError, AttributeError):
+        return False
+    return True
+
+
+def _replace(module: ModuleType, name: str, answer: Answer) -> Undo:
+    inside, _, last = name.rpartition(".")
+    owner: Any = attrgetter(inside)(module) if inside else module
+    original = vars(owner).get(last)
+    if original is None:
+        return lambda: None
+
+    @wraps(original)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return answer(original, *args, **kwargs)
+
+    return put(owner, last, stand_in)

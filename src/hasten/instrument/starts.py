@@ -1,56 +1,39 @@
-"""How long loaders take to begin and end a pass: starting workers, and ending them."""
+"""Where loaders are made, and how long they take to start and end their workers."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from hasten.instrument.object_table import Table
+from hasten.instrument.source_lines import is_own_file, line_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable
+    from types import FrameType
 
 _MOST_STARTS = 64
-
-
-@dataclass(slots=True)
-class Start:
-    """One pass over a loader that has workers.
-
-    Attributes:
-        at_s: when it began, on the clock of the loop.
-        begin_s: how long `iter(loader)` took.
-        first_s: how long the loop then waited for the first batch.
-        end_s: how long the end of the pass took.
-    """
-
-    at_s: float
-    begin_s: float
-    first_s: float = 0.0
-    end_s: float = 0.0
 
 
 class StartClock:
     """Time the start, the first batch and the end of each pass over a loader with workers.
 
-    Args:
-        paused_s: tells for how many seconds the trial was parked so far, by `time.monotonic`.
-
-    Attributes:
-        spent_s: seconds in begins, first batches and ends so far.
+    `paused_s` tells for how many seconds the trial was parked so far, by `time.monotonic`.
     """
 
     def __init__(self, paused_s: Callable[[], float]) -> None:
-        from torch.utils.weak import WeakIdKeyDictionary  # a script's loader may have no hash
-
         self._paused_s = paused_s
         self.spent_s = 0.0
-        self._starts: list[Start] = []
+        # Each: when, `iter(loader)`, the first batch, the end of the pass.
+        self._starts: list[list[float]] = []
         self._going: ref[Any] | None = None
         self._is_first = False
         self._workers_count = 0
-        self._staying: MutableMapping[Any, bool] = WeakIdKeyDictionary()
+        self._staying = Table()
         self._method = ""
 
     def begin(self, make: Callable[[Any, Any], Any], original: Any, loader: Any) -> Any:
@@ -59,10 +42,10 @@ class StartClock:
         iterator = make(original, loader)
         spent_s = (time.perf_counter_ns() - began_ns) * 1e-9
         if getattr(iterator, "_num_workers", 0):
-            self._begun(loader, iterator, Start(at_s, spent_s))
+            self._begun(loader, iterator, at_s, spent_s)
         return iterator
 
-    def _begun(self, loader: Any, iterator: Any, start: Start) -> None:
+    def _begun(self, loader: Any, iterator: Any, at_s: float, begin_s: float) -> None:
         # Workers that stayed from the pass before are not started.
         if loader.persistent_workers and loader in self._staying:
             return
@@ -72,8 +55,8 @@ class StartClock:
         self._method = context.get_start_method(allow_none=True) or ""
         self._workers_count = int(iterator._num_workers)
         self._going, self._is_first = ref(iterator), True
-        self.spent_s += start.begin_s
-        self._starts = [*self._starts[1 - _MOST_STARTS :], start]
+        self.spent_s += begin_s
+        self._starts = [*self._starts[1 - _MOST_STARTS :], [at_s, begin_s, 0.0, 0.0]]
 
     def advance(self, advance: Callable[[Any, Any], Any], original: Any, iterator: Any) -> Any:
         """Return `advance(original, iterator)`, and take the time of a first and a last call."""
@@ -83,12 +66,12 @@ class StartClock:
         try:
             batch = advance(original, iterator)
         except StopIteration:
-            self._starts[-1].end_s = self._spend(began_ns)
+            self._starts[-1][3] = self._spend(began_ns)
             self._going = None
             raise
         if self._is_first:
             self._is_first = False
-            self._starts[-1].first_s = self._spend(began_ns)
+            self._starts[-1][2] = self._spend(began_ns)
         return batch
 
     def _spend(self, began_ns: int) -> float:
@@ -104,7 +87,29 @@ class StartClock:
         if not self._starts:
             return {}
         return {
-            "starts": [[s.at_s, s.begin_s, s.first_s, s.end_s] for s in self._starts],
+            "starts": self._starts,
             "started_count": self._workers_count,
             "start_method": self._method,
         }
+
+
+class LoaderLines:
+    """Remember where each living loader was made, where the user's own code made it."""
+
+    def __init__(self) -> None:
+        self._lines = Table()
+
+    def note(self, loader: Any) -> None:
+        """Note who calls the constructor of `loader`, beyond those of its own classes."""
+        makers = [vars(kind).get("__init__") for kind in type(loader).__mro__]
+        codes = [getattr(maker, "__code__", None) for maker in makers]
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code in codes:
+            frame = frame.f_back
+        if frame is not None and is_own_file(frame.f_code.co_filename):
+            self._lines[loader] = os.path.abspath(frame.f_code.co_filename), line_of(frame)
+
+    def of(self, dataset_id: int) -> tuple[str, int] | None:
+        """Return where the newest loader of a dataset was made; None where a library made it."""
+        made = [loader for loader in self._lines if id(loader.dataset) == dataset_id]
+        return self._lines.get(made[-1]) if made else None

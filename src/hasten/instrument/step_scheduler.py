@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
 from hasten import protocol
-from hasten.instrument import examine
+from hasten.instrument import accelerators, examine
 from hasten.instrument.device_timeline import device_timeline
 from hasten.instrument.traits import TraitsReader
-from hasten.instrument.usage import usage
 from hasten.rank import own_rank
 
 if TYPE_CHECKING:
@@ -25,19 +25,11 @@ class StepScheduler:
     The plan is switched at the boundary between turns, off the clock; then the steps that are not
     counted let the effects of the switch settle. If training is on an accelerator, its own time
     counts, not the host's: see `DeviceTimeline`. It finishes its work before this process is
-    parked.
-
-    Args:
-        watch: the seams; its ledger is restarted at the start of each turn.
-        switch: applies a plan.
-        talk: sends an answer and returns the parent's next command; blocks.
+    parked. `talk` sends an answer and blocks until the parent's next command.
     """
 
     def __init__(
-        self,
-        watch: Watch,
-        switch: Callable[[PlanOrder], None],
-        talk: Callable[[Answer], Command],
+        self, watch: Watch, switch: Callable[[PlanOrder], None], talk: Callable[[Answer], Command]
     ) -> None:
         self.traits = TraitsReader(watch.fetches)
         watch.observers.append(self.traits)
@@ -124,8 +116,8 @@ class StepScheduler:
             if row is not None:
                 row[1:] = phases_ns
         ratio = followed.caught_up_ratio
-        usage = {} if ratio is None else {"caught_up_ratio": ratio}
-        return usage, {
+        told = {} if ratio is None else {"caught_up_ratio": ratio}
+        return told, {
             phase: [idle_ns * 1e-9 for idle_ns in each] for phase, each in followed.idles_ns.items()
         }
 
@@ -136,7 +128,7 @@ class StepScheduler:
             self._answer = protocol.Examined(found=found, turns=self._done)
             self._examination, self._enough, self._done = None, None, []
         elif self._done:
-            self._answer = protocol.TurnsRun(turns=self._done, usage={**usage(), **seen})
+            self._answer = protocol.TurnsRun(turns=self._done, usage={**_usage(), **seen})
             self._done = []
         assert self._answer is not None  # noqa: S101  # a step was taken in
         while True:
@@ -169,3 +161,31 @@ class StepScheduler:
                 first_pass_s=self._watch.live.first_pass_s(),
             )
         return protocol.CommandRefused(why=f"unknown command {type(command).__name__}")
+
+
+def _usage() -> dict[str, float]:
+    """Return peak bytes, minor page faults and CPU seconds, loader workers included.
+
+    CPU seconds are those of this process, of its live children (from /proc), and of those that
+    ended (getrusage(2)).
+    """
+    import multiprocessing
+    import resource
+
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    alive_s = 0.0
+    for child in multiprocessing.active_children():
+        try:
+            with open(f"/proc/{child.pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+            alive_s += (int(fields[11]) + int(fields[12])) * tick_s
+        except OSError:
+            continue
+    return {
+        **accelerators.usage(),
+        "peak_rss_bytes": own.ru_maxrss * 1024,
+        "faults_count": own.ru_minflt,
+        "cpu_s": own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + alive_s,
+    }

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.accelerators import is_capturing
 from hasten.instrument.eager import uncompiled
+from hasten.instrument.object_table import parameters_of
 from hasten.instrument.seams import differentiated
-from hasten.instrument.step_ends import Roles
-from hasten.instrument.steps_in_progress import steps_around
-from hasten.instrument.weight_samples import read_some, spread
+from hasten.instrument.step_ends import Roles, steps_around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ WINDOW_COUNT = 8
 """Steps over which losses are summed up; the movement of the weights is read after each."""
 
 _MOST_LOSSES_COUNT = 4096
+_TENSOR_COUNT, _SLICE_COUNT, _VALUE_COUNT = 4, 4096, 256
 
 
 class TrainingHealthMonitor:
@@ -36,7 +36,7 @@ class TrainingHealthMonitor:
     its weights by hand, a step is a backward pass from a scalar.
 
     Args:
-        watch: the seams of this process.
+        watch: of this process.
         by_hand: the script updates its weights by hand; None where that is not known yet.
         boundary: called at the end of each step.
 
@@ -129,7 +129,7 @@ class TrainingHealthMonitor:
     def _differentiate(self, is_grad: bool) -> Callable[..., Any]:
         def differentiate(original: Any, *args: Any, **kwargs: Any) -> Any:
             if self._over:
-                self._leave()
+                self._guarded(self._undo.close)
             elif self._rest_count:
                 return original(*args, **kwargs)
             elif not self._watch.live.roots.inside[0]:
@@ -169,9 +169,6 @@ class TrainingHealthMonitor:
         except Exception:
             self.close()
 
-    def _leave(self) -> None:
-        self._guarded(self._undo.close)
-
     # ---- reading
 
     def _take(self, losses: Sequence[Any], is_grad: bool) -> None:
@@ -206,7 +203,7 @@ class TrainingHealthMonitor:
         if not self._sample:
             return
         with torch.no_grad():
-            now = torch.cat([read_some(parameter).float() for parameter in self._sample])
+            now = torch.cat([_read_some(parameter).float() for parameter in self._sample])
             if self._before is not None:
                 size = max(float(self._before.norm()), 1e-12)
                 self.moves.append(float((now - self._before).norm()) / size)
@@ -216,8 +213,27 @@ class TrainingHealthMonitor:
         """Choose a few of the tensors that the optimizers and root modules train."""
         found: dict[int, Any] = {}
         for optimizer in list(self._watch.live.optimizers.known):
-            for group in optimizer.param_groups:
-                found.update((id(p), p) for p in group["params"])
+            found.update((id(p), p) for p in parameters_of(optimizer))
         for module in list(self._watch.live.roots.known):
             found.update((id(p), p) for p in module.parameters())
-        return spread(list(found.values()))
+        return _spread(list(found.values()))
+
+
+def _spread(parameters: Sequence[Any]) -> list[Any]:
+    """Return a few of the trained tensors, evenly spread and all on one device."""
+    import torch
+
+    trained = [
+        p for p in parameters
+        if p.requires_grad and p.is_floating_point() and p.layout == torch.strided
+    ]  # fmt: skip
+    trained = [p for p in trained if p.device == trained[0].device]
+    return trained[:: max(1, -(-len(trained) // _TENSOR_COUNT))]
+
+
+def _read_some(parameter: Any) -> Any:
+    """Return a copy of some values of a tensor, the same ones in any memory layout."""
+    part = parameter.detach()
+    while part.dim() > 1 and part.numel() > _SLICE_COUNT:
+        part = part[len(part) // 2]
+    return part.reshape(-1)[:_VALUE_COUNT].clone()

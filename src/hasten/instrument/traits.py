@@ -2,24 +2,61 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import random
+import shlex
+import shutil
+import sys
+import sysconfig
+import weakref
+from collections import deque
 from dataclasses import dataclass, replace
+from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument.checkpoint_clock import CheckpointClock
-from hasten.instrument.compiler_traits import read_compiler
-from hasten.instrument.draw_watch import DrawWatch
+from hasten.instrument.ledger import INDEX
 from hasten.instrument.model import ModelFacts
+from hasten.instrument.object_table import parameters_of
+from hasten.instrument.operation_timing import is_compiled
 from hasten.instrument.samples import quietly, tensors_in
 from hasten.instrument.setting_signs import SettingSigns
-from hasten.instrument.threads import add_threads
-from hasten.instrument.update_watch import UpdateWatch
+from hasten.instrument.stand_ins import put
 from hasten.rank import launched_count, own_rank
-from hasten.records import LoaderTraits, OptimizerTraits, Traits
+from hasten.records import (
+    CheckpointTraits,
+    CompilerTraits,
+    LoaderTraits,
+    OptimizerTraits,
+    Phase,
+    Traits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hasten.instrument.fetches import FetchClock
+
+
+_CHECKPOINT = INDEX[Phase.CHECKPOINT]
+_KEPT_COUNT = 64
+_WATCHED_COUNT = 8
+_VARIABLES = (
+    "OMP_WAIT_POLICY",
+    "GOMP_SPINCOUNT",
+    "KMP_BLOCKTIME",
+    "KMP_LIBRARY",
+    "OMP_PROC_BIND",
+    "OMP_PLACES",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+)
+_NOTHING = ("", "false", "none", "disabled")
+_OFF = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+# The newest Python that each torch can compile under, as its release notes say.
+_NEWEST_PYTHON = (((2, 10), (3, 14)), ((2, 6), (3, 13)), ((0, 0), (3, 12)))
 
 
 def _name_below_views(dataset: Any) -> str:
@@ -47,7 +84,7 @@ def _is_open(optimizer: Any) -> bool:
 def _has_sparse_gradients(optimizer: Any) -> bool:
     import torch
 
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    gradients = [parameter.grad for parameter in parameters_of(optimizer)]
     return any(grad is not None and grad.layout is not torch.strided for grad in gradients)
 
 
@@ -64,7 +101,7 @@ class _StepContents:
     Attributes:
         loaded_count: batches for this step so far.
         stepped_count: steps of optimizers so far.
-        update_count: steps of optimizers in the last step.
+        update_count: the same in the last step.
     """
 
     loaded_count: int = 0
@@ -92,11 +129,7 @@ class _StepContents:
 class TraitsReader:
     """An observer that notes what the script is made of, for the levers' `settings`.
 
-    Args:
-        fetches: tells how long this process and its workers took for their batches.
-
     Attributes:
-        found: what was noted so far.
         about_data: adds what is known of the dataset with this `id`.
     """
 
@@ -121,8 +154,7 @@ class TraitsReader:
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Note what a root module is made of."""
-        quietly(self._model.called, module)
-        quietly(self._signs.called, module, args, kwargs)
+        quietly(self._model.called, module, args)
 
     def loading(self) -> None:
         """Look at the generators before a batch is fetched."""
@@ -221,7 +253,7 @@ class TraitsReader:
             self.found,
             torch=version,
             optimizer=optimizer,
-            compiler=read_compiler(version),
+            compiler=_read_compiler(version),
             loop_draws=self._draws.loop,
             cycle_count=max(1, ahead_count),
         )
@@ -236,3 +268,151 @@ class TraitsReader:
         if loader.worker_count or self._draws.items is None:
             return loader
         return replace(loader, draws=self._draws.items)
+
+
+class CheckpointClock:
+    """Note in which steps a checkpoint was written: a closer look is too short to see several."""
+
+    def __init__(self) -> None:
+        self._step_count = self._wall_ns = 0
+        # The step, the wall clock at its end, and the time of its checkpoints.
+        self._seen: deque[tuple[int, int, int]] = deque(maxlen=_KEPT_COUNT)
+
+    def stepped(self, phases_ns: tuple[int, ...]) -> None:
+        """Take in a step, with everything since the previous one."""
+        self._step_count += 1
+        self._wall_ns += sum(phases_ns)
+        if phases_ns[_CHECKPOINT]:
+            self._seen.append((self._step_count, self._wall_ns, phases_ns[_CHECKPOINT]))
+
+    def add(self, traits: Traits) -> Traits:
+        """Return traits with the seconds and mean distance of checkpoints, if there are two."""
+        if len(self._seen) < 2:
+            return traits
+        (first_step, first_ns, _), (last_step, last_ns, _) = self._seen[0], self._seen[-1]
+        between_count = len(self._seen) - 1
+        seen = CheckpointTraits(
+            each_s=tuple(spent_ns * 1e-9 for _, _, spent_ns in self._seen),
+            period_s=(last_ns - first_ns) * 1e-9 / between_count,
+            period_step_count=(last_step - first_step) / between_count,
+        )
+        return replace(traits, checkpoints=seen)
+
+
+class UpdateWatch:
+    """Notice how the script clips its gradients, until the traits are read."""
+
+    def __init__(self) -> None:
+        from torch.nn.utils import clip_grad
+
+        self._clip_count = self._idle_count = 0
+        self._undo: Callable[[], None] | None = None
+        name = "_clip_grads_with_norm_"
+        if original := vars(clip_grad).get(name):
+            self._undo = put(clip_grad, name, self._clipping(original))
+
+    def _clipping(self, original: Any) -> Any:
+        @wraps(original)
+        def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kw: Any) -> Any:
+            if self._undo and total_norm.is_cpu:
+                self._clip_count += 1
+                self._idle_count += bool(max_norm / (total_norm + 1e-6) >= 1)
+            return original(parameters, max_norm, total_norm, *args, **kw)
+
+        return clip
+
+    def add(self, traits: Traits) -> Traits:
+        """Return traits with what was found, and look no longer."""
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+        ratio = self._idle_count / self._clip_count if self._clip_count else None
+        return replace(traits, idle_clip_ratio=ratio)
+
+
+def add_threads(traits: Traits) -> Traits:
+    """Return traits with thread counts, and the OpenMP variables that somebody has set."""
+    import torch
+
+    return replace(
+        traits,
+        thread_count=torch.get_num_threads(),
+        openmp_variables=tuple(filter(_is_set, _VARIABLES)),
+    )
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "").lower() not in _NOTHING
+
+
+def _read_compiler(torch_version: str) -> CompilerTraits:
+    """Return what torch.compile finds here, and what prevents it."""
+    return CompilerTraits(
+        is_used=is_compiled(),
+        cxx=_cxx(),
+        has_triton=find_spec("triton") is not None,
+        refused=_why_uncompiled(torch_version),
+    )
+
+
+def _cxx() -> str:
+    asked = shlex.split(os.environ.get("CXX", ""))[:1]
+    return next((name for name in asked or ("g++", "clang++") if shutil.which(name)), "")
+
+
+def _why_uncompiled(torch_version: str) -> str:
+    """Say why nothing can be compiled; empty where it can."""
+    for name in _OFF:
+        if os.environ.get(name) == "1":
+            return f"{name} switches torch.compile off"
+    version = tuple(int(part) for part in torch_version.split(".")[:2])
+    newest = next(python for oldest, python in _NEWEST_PYTHON if version >= oldest)
+    own = sys.version_info[:2]
+    if own > newest:
+        return f"torch {torch_version} cannot compile under Python {own[0]}.{own[1]}"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        return "the headers of Python are not installed (Python.h)"
+    return ""
+
+
+class DrawWatch:
+    """Compare the global generators before and after the first batches of a loader are fetched.
+
+    The first batch of a pass does not count: the loader and its sampler draw for it.
+
+    Attributes:
+        items: the items of the loader draw in this process; None while that is unknown.
+        loop: the rest of the loop draws; None while that is unknown.
+    """
+
+    def __init__(self) -> None:
+        self.items: bool | None = None
+        self.loop: bool | None = None
+        self._left_count = _WATCHED_COUNT
+        self._before: Any = None
+        self._after: Any = None
+        self._pass: Callable[[], Any] = lambda: None
+
+    def loading(self) -> None:
+        """Look before a batch is fetched."""
+        if self._left_count > 0:
+            self._before = _states()
+
+    def loaded(self, iterator: Any) -> None:
+        """Look after a batch was fetched."""
+        if self._left_count <= 0:
+            return
+        last, self._after = self._after, _states()
+        if self._pass() is iterator:
+            self.loop = bool(self.loop or self._before != last)
+            self.items = bool(self.items or self._before != self._after)
+        self._pass = weakref.ref(iterator)
+        self._left_count -= 1
+
+
+def _states() -> Any:
+    import torch
+
+    numpy = sys.modules.get("numpy.random")
+    own = None if numpy is None else pickle.dumps(numpy.get_state(legacy=False))
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), own

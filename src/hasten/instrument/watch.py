@@ -11,12 +11,10 @@ from hasten.instrument.eager import stay_eager, uncompiled
 from hasten.instrument.fetches import FetchClock
 from hasten.instrument.ledger import INDEX, Ledger
 from hasten.instrument.live import LiveTraining
-from hasten.instrument.loader_lines import LoaderLines
 from hasten.instrument.phase_tracker import PhaseTracker
 from hasten.instrument.seams import SeamGroups, differentiated
-from hasten.instrument.starts import StartClock
-from hasten.instrument.step_ends import StepEnds
-from hasten.instrument.steps_in_progress import StepsInProgress, steps_around
+from hasten.instrument.starts import LoaderLines, StartClock
+from hasten.instrument.step_ends import StepEnds, StepsInProgress, steps_around
 from hasten.records import Phase
 
 if TYPE_CHECKING:
@@ -41,7 +39,6 @@ class Watch:
     Attributes:
         on_step: called at the end of each training step with nanoseconds per phase (in the
             order of `ledger.PHASES`) and the samples of the step.
-        thread: the one that runs the loop.
     """
 
     def __init__(self, *, measuring: bool) -> None:
@@ -108,12 +105,12 @@ class Watch:
             return original(module, *args, **kwargs)
         if self.measuring:
             phase_index = self.tracker.phase_of(module)
-            if phase_index == _FORWARD and self._ends.by_hand.due:
+            if phase_index == _FORWARD and self._ends.due:
                 self._end_step()
         live.start.begin()
-        if not live.roots.meet(module):  # its parameters cannot be seen, or only after this call
-            return live.roots.call_plainly(original, module, args, kwargs)
-        if not self.measuring:
+        # Otherwise its parameters cannot be seen, or only after this call.
+        is_met = live.roots.meet(module)
+        if not self.measuring or not is_met:
             return live.roots.call(original, module, args, kwargs)
         self.tracker.enter_root(phase_index, module, args, kwargs)
         try:
@@ -123,15 +120,15 @@ class Watch:
 
     def constructed(self, optimizer: Any) -> None:
         """Note that the script has made an optimizer, before its first step."""
-        self._ends.by_hand.constructed(optimizer)
+        self._ends.constructed(optimizer)
 
-    def backward(self, original: Any, args: Any, kwargs: Any) -> Any:
+    def backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a backward pass, under its phase and its levers."""
         within = self.live.phases.within
         if not self.measuring:
             return within(Phase.BACKWARD, original, *args, **kwargs)
         if self.ledger.current not in (_FORWARD, _BACKWARD):  # else a gradient within the model
-            if self._ends.by_hand.due and not self.tracker.after_forward:
+            if self._ends.due and not self.tracker.after_forward:
                 self._end_step()
             self.tracker.begins_backward(differentiated(args, kwargs))
             self._ends.begins_backward()
@@ -157,26 +154,22 @@ class Watch:
 
     def loader_next(self, original: Any, iterator: Any) -> Any:
         """Fetch the next batch, through a lever if one wants to."""
-        advance = self.live.answers.advance
-        if not self.measuring:
-            self.ledger.enter(_DATA)
-            try:
-                return advance(original, iterator)
-            finally:
-                self.ledger.leave()
-        if self._ends.by_hand.due:
-            self._end_step()
         nested = self.ledger.current == _DATA
-        self.tracker.enter_data(nested=nested)
+        if self.measuring:
+            if self._ends.due:
+                self._end_step()
+            self.tracker.enter_data(nested=nested)
+        else:
+            self.ledger.enter(_DATA)
         try:
-            batch = self.starts.advance(advance, original, iterator)
+            batch = self.starts.advance(self.live.answers.advance, original, iterator)
         finally:
             self.ledger.leave()
-        if not nested:
+        if self.measuring and not nested:
             self.tracker.loaded(iterator, batch)
         return batch
 
-    def transfer(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+    def transfer(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         """Move a tensor, through a lever if one wants to; the time of CPU tensors is TRANSFER."""
         move = self.live.answers.move
         if not self.measuring or not tensor.is_cpu:
@@ -200,7 +193,7 @@ class Watch:
         if not self._steps:
             self.live.start.begin()
             if optimizer not in self.live.optimizers:
-                self._ends.by_hand.meets_optimizer()
+                self._ends.by_hand = False
                 self.live.optimizers.add(optimizer)
             for observer in self.observers:
                 observer.steps(optimizer)
@@ -214,7 +207,7 @@ class Watch:
     def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._steps.end(optimizer) or not self.measuring:
             return
-        self.tracker.optimizer_stepped()
+        self.tracker.after_forward = False  # no loss follows now
         if self._ends.ends_after(optimizer):
             self._end_step()
 
