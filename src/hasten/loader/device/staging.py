@@ -20,16 +20,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.device.ring import Ring, is_dense
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from hasten.loader.device.device import Accelerator
 
 _MOST_LEAVES = 64
 _MOST_MISSES = 2
 _MOST_AHEAD = 2
+_MOST_BYTES = 1 << 29  # of page-locked memory
 
 
 def leaves(batch: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -52,6 +51,20 @@ def leaves(batch: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 def written_count(tensor: Any) -> int | None:
     """Return torch's version counter of a tensor; None for inference tensors."""
     return None if tensor.is_inference() else int(tensor._version)
+
+
+def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Return whether elements fill their memory range, each place once, in any order.
+
+    >>> is_dense((2, 3), (3, 1)), is_dense((2, 3), (1, 2)), is_dense((2, 3), (0, 1))
+    (True, True, False)
+    """
+    expected = 1
+    for step, count in sorted((s, n) for s, n in zip(stride, size, strict=True) if n != 1):
+        if step != expected:
+            return False
+        expected *= count
+    return True
 
 
 def is_plain(tensor: Any) -> bool:
@@ -216,7 +229,7 @@ class Staging:
         self.is_ahead = ahead
         self._training = False
         self._retired = False
-        self._rings: dict[int, Ring] = {}
+        self._under_way: list[tuple[Accelerator, Any, Any]] = []
         # By identity and weakly: a tensor that the script made from ours is a different one.
         self._aims: Any = WeakIdKeyDictionary()
         self._seats: Any = WeakIdKeyDictionary()
@@ -231,7 +244,6 @@ class Staging:
         self._retired = True
         self._staged.clear()
         self._seats.clear()
-        self._rings.clear()
 
     # ---- batches
 
@@ -295,10 +307,12 @@ class Staging:
     def _may_stage(self, loader: Any, tensor: Any, aim: CopyTarget) -> bool:
         import torch
 
-        waiting = sum(staged.aim is aim for staged in list(self._staged.values()))
+        waiting = list(self._staged.values())
+        held_bytes = sum(staged.snapshot.nbytes for staged in waiting)
         return (
             aim.missed_count < _MOST_MISSES
-            and waiting < _MOST_AHEAD
+            and sum(staged.aim is aim for staged in waiting) < _MOST_AHEAD
+            and held_bytes + tensor.nbytes <= _MOST_BYTES
             and not torch.is_inference_mode_enabled()
             and not is_watched()
             and is_plain(tensor)
@@ -308,15 +322,14 @@ class Staging:
 
     def _stage(self, tensor: Any, aim: CopyTarget, *, is_early: bool = False) -> None:
         device = aim.device
-        ring = self._rings.setdefault(id(device), Ring(device.pinned_empty))
-        snapshot = ring.lend(tensor.size(), tensor.stride(), tensor.dtype)
-        if snapshot is None:
-            return
+        self._under_way = [each for each in self._under_way if not each[0].has_come(each[1])]
+        memory = device.pinned_empty(tensor.nbytes)
+        snapshot = memory.view(tensor.dtype).as_strided(tensor.size(), tensor.stride())
         aim.missed_count += 1  # until it is asked for
         snapshot.copy_(tensor)
         copied = device.copy(snapshot)
         event = device.event()
-        ring.fence(snapshot, lambda: not device.has_come(event))
+        self._under_way.append((device, event, snapshot))  # it must outlive its copy
         self._staged[tensor] = _Staged(aim, device, snapshot, copied, event, is_early)
 
     # ---- moves
