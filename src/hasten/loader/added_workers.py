@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.loader.cache_warmup import CacheWarmup
-    from hasten.loader.item_facts import ItemFacts
     from hasten.loader.notices import Notices
+    from hasten.loader.proofs import ItemFacts
     from hasten.loader.workers.pools import Pools
 
 LOOP_DRAWS = "the training loop draws random numbers between two batches"

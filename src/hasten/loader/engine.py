@@ -161,8 +161,7 @@ class LoaderEngine:
     def _state(self, loader: Any) -> LoaderState:
         state = self._states_by_loader.get(loader)
         if state is None:
-            life = self.proofs.begin_life(loader)
-            state = LoaderState(self.notices, self._clock, life, self._idle)
+            state = LoaderState(self.notices, self._clock, self._idle)
             self._states_by_loader[loader] = state
         return state
 
@@ -173,7 +172,6 @@ class LoaderEngine:
         if not steerable(loader):
             return stock()
         state = self._state(loader)
-        state.life.pass_count += 1
         # torch draws no base seed where the loader's own workers stayed from pass to pass.
         stays = stay(loader)
         if stays and state.kept_seed is not None and loader._iterator is None:
@@ -182,7 +180,6 @@ class LoaderEngine:
             state.pools.drop()
             return stock()
         if state.kept_seed is None and not self._permitted(state, loader):
-            state.life.plain_count += 1
             front = stock()
             if hasattr(front, "_sampler_iter"):
                 front.__dict__.pop("_next_data", None)
@@ -202,7 +199,7 @@ class LoaderEngine:
 
     def _permitted(self, state: LoaderState, loader: Any) -> bool:
         """Return whether anything is requested, and what is proven about a loader permits it."""
-        if not (self._granted or self.proofs.repay(loader, state.life)):
+        if not (self._granted or self.proofs.repay(loader)):
             return False
         if self.warmups is not None:
             self.proofs.look(loader)
@@ -293,7 +290,7 @@ class LoaderEngine:
             began_s = time.monotonic()
             batch = original(iterator)
             if (loader := self._loader_of(iterator)) is not None:
-                self._state(loader).life.waited_s += time.monotonic() - began_s
+                self.proofs.waited(loader, time.monotonic() - began_s)
         if self._after:
             loader = self._loader_of(iterator)
             for after in self._after:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.added_workers import AddedWorkers
-from hasten.loader.item_facts import ItemFacts
 from hasten.loader.own_workers import OwnWorkers
+from hasten.loader.proofs import ItemFacts
 from hasten.loader.sources.checked import Checked, due
 from hasten.loader.sources.offered import OfferedSources
 from hasten.loader.worker_plan import HERE, WorkerPlan, WorkerRequest, stay
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hasten.loader.notices import Notices
-    from hasten.loader.proofs import LoaderLife
     from hasten.loader.workers.pool import Pool
     from hasten.loader.workers.pools import IdlePools
 
@@ -28,7 +27,6 @@ class LoaderState:
     Args:
         notices: is told what is not done, and why.
         clock: seconds of the loop.
-        life: of this loader so far.
         idle: the workers of all loaders.
 
     Attributes:
@@ -40,12 +38,9 @@ class LoaderState:
         own: decides who fetches if the script has some.
         is_astray: whether a thread other than the loop's asks for batches.
         kept_seed: the base seed of the script's own persistent workers.
-        life: how long the loop waits for batches that torch makes alone.
     """
 
-    def __init__(
-        self, notices: Notices, clock: Callable[[], float], life: LoaderLife, idle: IdlePools
-    ) -> None:
+    def __init__(self, notices: Notices, clock: Callable[[], float], idle: IdlePools) -> None:
         self.notices = notices
         self.items = ItemFacts()
         self.sources = OfferedSources(self.items, notices)
@@ -54,7 +49,6 @@ class LoaderState:
         self.own = OwnWorkers(self.items, notices)
         self.is_astray = False
         self.kept_seed: int | None = None
-        self.life = life
         self._pass_count = self._task_count = 0
 
     def begin_pass(self, loader: Any) -> int:

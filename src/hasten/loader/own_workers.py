@@ -9,8 +9,8 @@ from hasten.loader.workers.streams import Streams
 from hasten.loader.workers.tasks import Draws
 
 if TYPE_CHECKING:
-    from hasten.loader.item_facts import ItemFacts
     from hasten.loader.notices import Notices
+    from hasten.loader.proofs import ItemFacts
     from hasten.loader.random_states import States
 
 
