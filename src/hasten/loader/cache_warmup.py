@@ -122,8 +122,7 @@ class CacheWarmup:
         if self._window and self._kept_ratio < 1.0:
             self._withheld.extend(self._window)
             batches = batches[count:]
-        for indices in reversed(batches):
-            stream.give_back(indices)
+        stream.put_back(batches)
 
     def take(self, stream: Stream, *, now: bool) -> Any:
         """Return the indices of the next batch in place of the stream's own."""

@@ -11,8 +11,7 @@ from hasten.loader import random_states
 from hasten.loader.added_workers import LOOP_DRAWS
 from hasten.loader.batch_equality import difference
 from hasten.loader.cache import file_access
-from hasten.loader.fetchers import Fetchers
-from hasten.loader.index_queue import IndexQueue
+from hasten.loader.fetchers import Fetchers, IndexQueue
 from hasten.loader.pass_draws import PassDraws
 from hasten.loader.sources.source import Stock, stock_of
 from hasten.loader.workers import spot_check
@@ -119,7 +118,7 @@ class EpochIterator:
                 self.abandon([])
         if self._stream.is_resized:
             self.abandon([])
-            self._queue.regroup()
+            self._stream.regroup()
         self.state.added.pace.ask()
 
     def _end(self) -> None:
@@ -189,9 +188,8 @@ class EpochIterator:
                 raise let_go(verdict.error)
             finally:
                 del verdict  # of this frame, which the error holds
-        if verdict.fetched_here:
-            return (self.pins(verdict.batch),)
-        if not self.loader.num_workers and self.state.added.pace.of_workers(1e-9 * report.fetch_ns):
+        is_theirs = verdict.batch is batch and not self.loader.num_workers
+        if is_theirs and self.state.added.pace.of_workers(1e-9 * report.fetch_ns):
             self.fetchers.look_again()
         return (verdict.batch,)
 
@@ -268,13 +266,11 @@ class BatchCheck:
 
     Attributes:
         batch: the batch.
-        fetched_here: it was made in this process, and is not pinned yet.
         error: what the script sees instead.
         again: there is nothing yet, and the task has been put back.
     """
 
     batch: Any = None
-    fetched_here: bool = False
     error: Exception | None = None
     again: bool = False
 
@@ -487,4 +483,4 @@ def _truth(epoch: EpochIterator, task: Task) -> tuple[Any, Moves]:
 def _here(truth: Any) -> BatchCheck:
     if isinstance(truth, Exception):
         return BatchCheck(error=truth)
-    return BatchCheck(batch=truth, fetched_here=True)
+    return BatchCheck(batch=truth)

@@ -11,7 +11,7 @@ from hasten.loader.workers.worker_timeout import said
 
 if TYPE_CHECKING:
     from hasten.loader.cache_warmup import CacheWarmup, CacheWarmups
-    from hasten.loader.index_queue import IndexQueue
+    from hasten.loader.indices import Stream
     from hasten.loader.loader_state import LoaderState
     from hasten.loader.pass_draws import PassDraws
     from hasten.loader.sources.checked import Checked
@@ -28,6 +28,46 @@ class Wishes(Protocol):
     offers: list[Any]
     setups: list[Any]
     warmups: CacheWarmups | None
+
+
+class IndexQueue:
+    """Numbers the batches of a pass in order; some are put back and handed out again."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._number = 0
+        self._warmup: CacheWarmup | None = None
+        self._raw = False
+
+    def draw_from(self, warmup: CacheWarmup | None, *, raw: bool) -> None:
+        """Note where the next batches come from.
+
+        Args:
+            warmup: what a trial's pass shows; None for the script's own order.
+            raw: our own tensors will do.
+        """
+        self._warmup, self._raw = warmup, raw
+
+    def take(self, *, now: bool) -> tuple[int, Any] | None:
+        """Return the number and indices of the next batch, or None if there are none (yet).
+
+        Args:
+            now: the script wants this very batch.
+        """
+        if self._warmup is not None:
+            indices = self._warmup.take(self.stream, now=now)
+        else:
+            indices = self.stream.take(now=now, raw=self._raw)
+        if indices is None:
+            return None
+        self._number += 1
+        return self._number - 1, indices
+
+    def put_back(self, tasks: list[Task]) -> None:
+        """Queue the batches of these tasks again, ahead of all others."""
+        if tasks:
+            self._number = tasks[0].number
+            self.stream.put_back([task.indices for task in tasks])
 
 
 class Fetchers:

@@ -128,25 +128,19 @@ class Stream:
         """Whether the script has changed the batch size since batches were pulled early."""
         return self._size is not None and self.sampler.batch_size != self._size
 
-    def regroup(self, pulled: list[Any]) -> None:
-        """Regroup batches that were pulled but not delivered, as torch would group them by now.
-
-        Args:
-            pulled: those that were taken and put back.
-        """
+    def regroup(self) -> None:
+        """Regroup batches that were pulled but not delivered, as torch would group them by now."""
         self._size = self.sampler.batch_size
         if self.sampler.drop_last:  # torch keeps to the size that a pass began with
-            self._held.extendleft(reversed(pulled))
             return
-        early = [*pulled, *self._held]
-        rest = chain.from_iterable(map(listed, chain(early, self._pulls)))
+        rest = chain.from_iterable(map(listed, chain(list(self._held), self._pulls)))
         self._pulls = iter(lambda: list(islice(rest, self.sampler.batch_size)), [])
         self._held.clear()
         self._foreseen_count, self.fast, self.ended = 0, False, False
 
-    def give_back(self, indices: Any) -> None:
-        """Let the batch that was taken last be taken again."""
-        self._held.appendleft(indices)
+    def put_back(self, batches: list[Any]) -> None:
+        """Let batches that were taken be taken again, before all others."""
+        self._held.extendleft(reversed(batches))
 
 
 def begin_stream(loader: Any, *, kept_seed: int | None = None, fast: bool = False) -> Stream:
