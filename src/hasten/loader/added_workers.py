@@ -32,12 +32,6 @@ class AddedWorkers:
     The first batches are made in the main process and observed there: do they draw, change the
     dataset, or move the position of an open file?
 
-    Args:
-        items: what is known about the items.
-        pools: the workers.
-        notices: is told why there are none.
-        clock: seconds of the loop.
-
     Attributes:
         pace: who makes batches faster, workers or the main process.
         trust: how far the workers' batches have been found correct.
@@ -97,13 +91,7 @@ class AddedWorkers:
         return self._wanted and not self._settled and not self._off
 
     def observe(self, loader: Any, key: int, fetch: Callable[[], Any]) -> Any:
-        """Fetch a batch here and learn from it; return it, or the exception that it raised.
-
-        Args:
-            loader: the script's.
-            key: of the pass.
-            fetch: makes the batch.
-        """
+        """Fetch a batch here and learn from it; return it, or the exception that it raised."""
         start_s = time.monotonic()
         found, moves = observe(loader, fetch)
         self._slowest_s = max(self._slowest_s, time.monotonic() - start_s)
@@ -161,14 +149,7 @@ class AddedWorkers:
     def spare(
         self, loader: Any, worker_plan: WorkerPlan, source: Any, shown: CacheWarmup | None
     ) -> WorkerPlan:
-        """Do without workers where all samples are kept, as making a batch is just copying it.
-
-        Args:
-            loader: the script's.
-            worker_plan: who would fetch.
-            source: what keeps samples, if anything does.
-            shown: the kept batches that a trial is shown, if any.
-        """
+        """Do without workers where all samples are kept, as making a batch is just copying it."""
         if loader.num_workers or not hasattr(source, "is_kept"):
             return worker_plan
         # What workers make counts as the main process's own, and vice versa.

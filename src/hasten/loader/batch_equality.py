@@ -17,11 +17,6 @@ def difference(ours: Any, theirs: Any, where: str = "batch") -> str:
     It compares types, containers and their order, that of sets too, shapes, strides, dtypes,
     devices and bits: a NaN equals the same NaN, and 0.0 is not -0.0. Pinning is not compared in a
     loader worker: nothing is pinned there, and a driver started before the fork cannot be queried.
-
-    Args:
-        ours: a batch: tensors, arrays, numbers, strings, and containers of them.
-        theirs: the other batch.
-        where: what to call them in the answer.
     """
     if type(ours) is not type(theirs):
         return f"{where}: {type(ours).__name__} and {type(theirs).__name__}"

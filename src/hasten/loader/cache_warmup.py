@@ -23,11 +23,7 @@ _MADE = struct.Struct("<qddd")
 
 
 class CacheWarmups:
-    """Warms the sources that keep samples, once for each dataset of a trial.
-
-    Args:
-        clock: the loop's seconds, not counting those in which the trial was parked.
-    """
+    """Warms the sources that keep samples, once for each dataset of a trial."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

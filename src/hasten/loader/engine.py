@@ -69,7 +69,6 @@ class LoaderEngine:
         granted: the user vouches for what cannot be proven about a dataset.
 
     Attributes:
-        warmups: as given.
         request: the number of workers that a lever asks for.
         offers: what may propose a source for a loader.
         setups: what each worker process does at its start.

@@ -43,18 +43,7 @@ class EpochIterator:
     by whoever would fetch them without hasten.
 
     Args:
-        wishes: says what the levers currently want.
-        state: what is known about the loader.
-        loader: the script's.
-        stream: the indices of the batches.
         pins: copies a batch into pinned memory where the script's loader would.
-
-    Attributes:
-        state: as given.
-        loader: as given.
-        pins: as given.
-        draws: the random numbers of the pass.
-        fetchers: who fetches.
     """
 
     def __init__(

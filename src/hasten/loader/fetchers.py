@@ -76,13 +76,6 @@ class Fetchers:
     The choice is made again when the levers' wishes change or something is learned. What workers
     have been asked to fetch is delivered first.
 
-    Args:
-        wishes: what the levers want.
-        state: what is known about the loader.
-        loader: the script's.
-        queue: the batches that are left.
-        draws: the random numbers of the pass.
-
     Attributes:
         worker_plan: who fetches.
         pool: the workers; None where the main process fetches.

@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 class LoaderState:
     """Everything that is remembered of one loader from pass to pass.
 
-    Args:
-        notices: is told what is not done, and why.
-        clock: seconds of the loop.
-        idle: the workers of all loaders.
-
     Attributes:
-        notices: as given.
         items: what is known about its items.
         sources: what may make its batches faster.
         pools: its persistent workers.
@@ -79,13 +73,7 @@ class LoaderState:
     # ---- who fetches
 
     def worker_plan(self, loader: Any, request: WorkerRequest, light: Checked | None) -> WorkerPlan:
-        """Decide who fetches for the loader now.
-
-        Args:
-            loader: the script's.
-            request: what the levers ask for.
-            light: a source for the main process, where there is one.
-        """
+        """Decide who fetches for the loader now."""
         own, permit = int(loader.num_workers), self.items.permit
         count = own if request.count is None else request.count
         if not permit.is_unchanged:  # the script's workers see what was there at their start

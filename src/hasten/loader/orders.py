@@ -24,9 +24,6 @@ def fast_indices(sampler: Any) -> Iterator[Any] | None:
     `next`. From then on, each generator that others can see is drawn from as often, and as late,
     as by torch.
 
-    Args:
-        sampler: a loader's sampler, which gives the indices of one batch at a time.
-
     Returns:
         1-D int64 tensors on the CPU, to be read but not written: they share memory.
         `tolist()` gives the list that torch would.

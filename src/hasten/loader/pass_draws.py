@@ -22,8 +22,6 @@ class PassDraws:
         seed: its base seed.
 
     Attributes:
-        key: as given.
-        seed: as given.
         handed: the states after the last batch delivered, where the main process hands over
             its own.
         resumes: the states from which the script's workers' streams would continue elsewhere.
@@ -54,12 +52,7 @@ class PassDraws:
         self.streams = own.streams_here(loader, key=self.key, seed=self.seed, starts=self._starts)
 
     def before(self, worker_plan: WorkerPlan, number: int) -> States | None:
-        """Return the states before a workers' batch; None if the workers continue from their own.
-
-        Args:
-            worker_plan: who makes it.
-            number: the batch's number.
-        """
+        """Return the states before a workers' batch; None if they continue from their own."""
         if worker_plan.draws is Draws.STREAM:
             return self._starts.pop(number % worker_plan.logical_count, None)
         if worker_plan.draws is Draws.NONE or self._chains:

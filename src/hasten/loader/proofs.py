@@ -174,12 +174,7 @@ class Proofs:
         )
 
     def add(self, dataset: int, loader: LoaderTraits) -> LoaderTraits:
-        """Return a loader's traits with what is proven about the dataset that feeds the loop.
-
-        Args:
-            dataset: its `id`.
-            loader: the traits of the loader that reads it.
-        """
+        """Return a loader's traits with what is proven about the dataset that feeds the loop."""
         _, traits = self._examined.get(dataset, (None, {}))
         if traits and loader.draws is not None:
             traits = {**traits, "draws": loader.draws}

@@ -99,12 +99,6 @@ def target_of(name: str, tensor: Any, args: Any, kwargs: Any) -> tuple[Any, bool
     """Return where `tensor.to(...)` or `tensor.cuda(...)` goes and whether it is non-blocking.
 
     None for calls that do more than move the tensor, or that raise.
-
-    Args:
-        name: "to" or "cuda".
-        tensor: what is moved.
-        args: of the call.
-        kwargs: of the call.
     """
     import torch
 
@@ -116,11 +110,7 @@ def target_of(name: str, tensor: Any, args: Any, kwargs: Any) -> tuple[Any, bool
 def reads_back(name: str, tensor: Any, args: Any, kwargs: Any) -> bool:
     """Return whether `tensor.to(...)` copies from a device to the CPU, and waits for nothing.
 
-    Args:
-        name: "to" or "cuda".
-        tensor: what is moved; one of a subclass counts as on a device.
-        args: of the call.
-        kwargs: of the call.
+    A tensor of a subclass counts as on a device.
     """
     import torch
 
@@ -217,9 +207,6 @@ class Staging:
     Args:
         find: returns the adapter of a `torch.device`, None for devices that have none.
         ahead: start copies when a batch arrives, to where the last tensors in its places went.
-
-    Attributes:
-        is_ahead: as given.
     """
 
     def __init__(self, find: Callable[[Any], Accelerator | None], *, ahead: bool) -> None:
@@ -288,12 +275,7 @@ class Staging:
         return bool(aims) and all(aim.device.is_ready() and aim.device.has_room() for aim in aims)
 
     def coming(self, loader: Any, batch: Any) -> None:
-        """Start the copies of a batch that the script will probably get next.
-
-        Args:
-            loader: the one it comes from.
-            batch: the very object that the script will get.
-        """
+        """Start the copies of a batch that the script will probably get next."""
         try:
             aims = self._aims.get(loader, {})
             for place, tensor in islice(leaves(batch), _MOST_LEAVES):
@@ -335,14 +317,7 @@ class Staging:
     # ---- moves
 
     def moved(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
-        """Return what `original(tensor, *args, **kwargs)` would, sooner where that is possible.
-
-        Args:
-            original: `Tensor.to` or `Tensor.cuda`.
-            tensor: its first argument.
-            args: the other ones.
-            kwargs: by name.
-        """
+        """Return what `original(tensor, *args, **kwargs)` would, sooner where that is possible."""
         if self._training and not self._retired and not is_watched():
             try:
                 found = self._move(original.__name__, tensor, args, kwargs)

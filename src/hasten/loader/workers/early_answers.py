@@ -82,11 +82,7 @@ class EarlyAnswers:
 
 
 class NextBatches:
-    """The next batch of each pass that goes on, where it is here before the script asks for it.
-
-    Args:
-        loader_of: returns the loader of an iterator, None if it is unknown or gone.
-    """
+    """The next batch of each pass that goes on, where it is here before the script asks for it."""
 
     def __init__(self, loader_of: Callable[[Any], Any]) -> None:
         self._loader_of = loader_of
@@ -114,9 +110,6 @@ class NextBatches:
 
         The batch is the object that the script will probably get when it asks for it. Until then
         nothing happens that the script could see.
-
-        Args:
-            wanted: whether the next batch of a loader is of use.
         """
         from torch.utils.data import dataloader
 

@@ -48,18 +48,11 @@ class Pool:
     """The workers of one loader, and the tasks that they have.
 
     Args:
-        loader: the script's loader.
         source: what makes the batches in the workers; None is torch's own way.
-        count: worker processes.
         ahead_count: tasks that each worker holds at most.
-        logical_count: workers that the script has.
-        waiting: how long to wait for a batch.
-        stays: whether the workers stay for the next pass.
-        seen: what the workers will see of the loader, if they may stay.
         setups: what each worker does before its first batch.
 
     Attributes:
-        processes: the worker processes.
         given: tasks of the current pass that were not taken yet.
         seen: what the workers saw of the loader, if they may stay.
     """

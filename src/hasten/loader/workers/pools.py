@@ -34,12 +34,7 @@ class IdlePools:
 
 
 class Pools:
-    """Lends workers to passes, and keeps those that may stay.
-
-    Args:
-        note: called with one sentence on why workers do not stay.
-        idle: those of all loaders.
-    """
+    """Lends workers to passes, and keeps those that may stay."""
 
     def __init__(self, note: Callable[[str], None], idle: IdlePools) -> None:
         self._note = note

@@ -17,8 +17,6 @@ class Streams:
 
     Args:
         key: the pass's key; the streams restart with each pass.
-        seed: the base seed of the pass.
-        logical_count: workers that the script has.
         dataset: the one that `get_worker_info()` reports.
         quiet: the items have drawn nothing so far: then the generators are only watched.
 

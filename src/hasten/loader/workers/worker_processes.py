@@ -42,13 +42,6 @@ class WorkerProcesses:
 
     The processes, queues, pinning thread and watchdogs are those of torch's own iterator, which
     is given tasks in place of indices and never reaches the end of its sampler.
-
-    Args:
-        loader: the script's loader.
-        site: what takes the dataset's place in the workers.
-        count: worker processes.
-        ahead_count: tasks that each worker holds at most.
-        waiting: how long to wait for a batch.
     """
 
     def __init__(
