@@ -31,22 +31,18 @@ class Wishes(Protocol):
 
 
 class IndexQueue:
-    """Numbers the batches of a pass in order; some are put back and handed out again."""
+    """Numbers the batches of a pass in order; some are put back and handed out again.
+
+    Attributes:
+        warmup: what a trial's pass shows; None for the script's own order.
+        raw: our own tensors will do.
+    """
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self._number = 0
-        self._warmup: CacheWarmup | None = None
-        self._raw = False
-
-    def draw_from(self, warmup: CacheWarmup | None, *, raw: bool) -> None:
-        """Note where the next batches come from.
-
-        Args:
-            warmup: what a trial's pass shows; None for the script's own order.
-            raw: our own tensors will do.
-        """
-        self._warmup, self._raw = warmup, raw
+        self.warmup: CacheWarmup | None = None
+        self.raw = False
 
     def take(self, *, now: bool) -> tuple[int, Any] | None:
         """Return the number and indices of the next batch, or None if there are none (yet).
@@ -54,10 +50,10 @@ class IndexQueue:
         Args:
             now: the script wants this very batch.
         """
-        if self._warmup is not None:
-            indices = self._warmup.take(self.stream, now=now)
+        if self.warmup is not None:
+            indices = self.warmup.take(self.stream, now=now)
         else:
-            indices = self.stream.take(now=now, raw=self._raw)
+            indices = self.stream.take(now=now, raw=self.raw)
         if indices is None:
             return None
         self._number += 1
@@ -155,7 +151,7 @@ class Fetchers:
         if warmups is not None:
             count = worker_plan.count or added.spared_count
             shown = warmups.of(source, self._loader, queue.stream, process_count=count)
-        queue.draw_from(shown, raw=light is not None)
+        queue.warmup, queue.raw = shown, light is not None
         return added.spare(self._loader, worker_plan, source, shown)
 
     @property

@@ -132,15 +132,8 @@ class WorkerDataset:
         if hasattr(faster, "collate_fn"):
             faster.collate_fn = self._collate
 
-    def __getitems__(self, task: Task) -> tuple[Any, TaskReport]:
-        """Fetch the batch of a task, with automatic batching."""
-        return self._answer(task)
-
     def __getitem__(self, task: Task) -> tuple[Any, TaskReport]:
-        """Fetch the batch of a task, without automatic batching."""
-        return self._answer(task)
-
-    def _answer(self, task: Task) -> tuple[Any, TaskReport]:
+        """Fetch the batch of a task; torch asks this way without automatic batching."""
         index = task.number % self._logical_count if self._logical_count else 0
         try:
             if self._logical_count:
@@ -157,6 +150,8 @@ class WorkerDataset:
             return (batch if self._pins else posted(batch)), report
         except Exception as error:
             return None, TaskReport(fetch_ns=0, error=wrapped(error, index))
+
+    __getitems__ = __getitem__
 
     def _plain(self, task: Task) -> tuple[Any, TaskReport]:
         """Fetch with the draws of one of the script's workers, whatever they are."""

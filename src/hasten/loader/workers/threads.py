@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -125,17 +125,6 @@ def repair_affinity(mask: frozenset[int]) -> Callable[[], None]:
     return lambda: os.sched_setaffinity(0, own)
 
 
-@contextmanager
-def _limited(count: int, mask: frozenset[int]) -> Iterator[list[Callable[[], None]]]:
-    """Limit threads and repair the mask; what stays in the list is undone at the end."""
-    undos = [repair_affinity(mask), limit(count)]
-    try:
-        yield undos
-    finally:
-        for undo in reversed(undos):
-            undo()
-
-
 def _goes_on(value: Any, depth: int = 0) -> bool:
     """Return whether a dataset holds what advances when read: open files, iterators."""
     if hasattr(type(value), "__next__"):
@@ -243,16 +232,15 @@ class WorkerThreads:
     ) -> str:
         """Fetch again under the limit, keep it if nothing differs, and say what does."""
         random_states.restore(start)
-        with _limited(self.count, self.mask) as undos:
-            try:
-                found = difference(fetch(indices), batch)
-            except Exception as error:
-                return f"the limit made it raise {type(error).__name__}"
-            if not found and random_states.read() != end:
-                found = "the random states after the batch"
-            if not found:
-                self._lift = undos[:]
-                undos.clear()
+        self._lift = [repair_affinity(self.mask), limit(self.count)]
+        try:
+            found = difference(fetch(indices), batch)
+        except Exception as error:
+            found = f"the limit made it raise {type(error).__name__}"
+        if not found and random_states.read() != end:
+            found = "the random states after the batch"
+        if found:
+            self.lift()
         return found
 
     def __getstate__(self) -> dict[str, Any]:
