@@ -21,7 +21,7 @@ from hasten.loader.workers.pool import peek
 from hasten.loader.workers.stateful_fetch import doubtful
 from hasten.loader.workers.streams import Streams
 from hasten.loader.workers.tasks import Draws, Task, wrapped
-from hasten.loader.workers.worker_timeout import WorkersLost
+from hasten.loader.workers.worker_processes import WorkersLost
 
 if TYPE_CHECKING:
     from hasten.loader.fetchers import Wishes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hasten.loader.sources.source import stock_of
 from hasten.loader.worker_plan import HERE, worker_plan_as_torchs
 from hasten.loader.workers.observed import LastGlance
-from hasten.loader.workers.worker_timeout import said
+from hasten.loader.workers.worker_processes import said
 
 if TYPE_CHECKING:
     from hasten.loader.cache_warmup import CacheWarmup, CacheWarmups

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from hasten.loader.worker_plan import WorkerPlan
     from hasten.loader.workers.tasks import Task, TaskReport
-    from hasten.loader.workers.worker_timeout import WorkerTimeout
 
 # Restarting workers takes about as long as these looks.
 _LOOK_S = 0.25
 _LOOK_BYTES = 1 << 28
 _DESCRIPTORS_COUNT = 1 << 16
+_PREFETCH_COUNT = 2
 
 
 @dataclass(eq=False, slots=True)
@@ -49,7 +49,7 @@ class Pool:
 
     Args:
         source: what makes the batches in the workers; None is torch's own way.
-        ahead_count: tasks that each worker holds at most.
+        patience_s: how long to wait for workers that the script never asked for.
         setups: what each worker does before its first batch.
 
     Attributes:
@@ -62,17 +62,15 @@ class Pool:
         loader: Any,
         source: Any,
         *,
-        count: int,
-        ahead_count: int,
-        logical_count: int,
-        waiting: WorkerTimeout,
+        worker_plan: WorkerPlan,
+        patience_s: float,
         stays: bool,
         seen: DatasetSnapshot | None = None,
         setups: Sequence[Any] = (),
     ) -> None:
-        self.count = count
-        self.logical_count = logical_count
-        self.capacity = count * ahead_count
+        self.count, self.logical_count = worker_plan.count, worker_plan.logical_count
+        ahead_count = _ahead_count(loader, self.count)
+        self.capacity = self.count * ahead_count
         self.source = source
         self.setups = tuple(setups)
         self.seen = seen
@@ -80,11 +78,11 @@ class Pool:
         self.given: deque[SentTask] = deque()
         self._row: deque[SentTask] = deque()
         self._holder: weakref.ref[Any] | None = None
-        if not logical_count:
+        if not self.logical_count:
             _allow_descriptors()
-        site = WorkerDataset(loader, source, logical_count=logical_count, setups=setups)
+        site = WorkerDataset(loader, source, logical_count=self.logical_count, setups=setups)
         self.processes = WorkerProcesses(
-            loader, site, count=count, ahead_count=ahead_count, waiting=waiting
+            loader, site, count=self.count, ahead_count=ahead_count, patience_s=patience_s
         )
 
     # ---- who uses it
@@ -121,10 +119,8 @@ class Pool:
 
     def serves(self, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any]) -> bool:
         """Return whether these workers are what is requested."""
-        same_count = (self.count, self.logical_count) == (
-            worker_plan.count,
-            worker_plan.logical_count,
-        )
+        wanted = worker_plan.count, worker_plan.logical_count
+        same_count = (self.count, self.logical_count) == wanted
         return same_count and self.setups == tuple(setups) and kind(self.source) == kind(source)
 
     @property
@@ -195,6 +191,14 @@ def _drop(tasks: deque[SentTask]) -> list[Task]:
     dropped = [sent.task for sent in tasks]
     tasks.clear()
     return dropped
+
+
+def _ahead_count(loader: Any, count: int) -> int:
+    """Return how many tasks each worker holds at most."""
+    own = int(loader.num_workers)
+    if not own:
+        return _PREFETCH_COUNT
+    return max(1, own * int(loader.prefetch_factor) // count)
 
 
 def kind(source: Any) -> str:
