@@ -53,12 +53,9 @@ class AddedWorkers:
         self._slowest_s = 0.0
 
     def want(self, count: int, *, redraws: bool, light: bool) -> None:
-        """Note what is asked for.
+        """Note what is asked for: no workers where the script has some.
 
-        Args:
-            count: workers to be added; 0 where the script has some.
-            redraws: they may draw random numbers of their own.
-            light: the main process has a source that is faster still.
+        A `light` source of the main process is faster still.
         """
         self._count, self._redraws = count, redraws
         self._wanted = count > 0 and not light

@@ -11,8 +11,7 @@ from hasten.loader import random_states
 from hasten.loader.added_workers import LOOP_DRAWS
 from hasten.loader.batch_equality import difference
 from hasten.loader.cache import file_access
-from hasten.loader.fetchers import Fetchers, IndexQueue
-from hasten.loader.pass_draws import PassDraws
+from hasten.loader.fetchers import Fetchers, IndexQueue, PassDraws
 from hasten.loader.sources.source import Stock, stock_of
 from hasten.loader.workers import spot_check
 from hasten.loader.workers.inline_batch import as_pickled
@@ -24,7 +23,6 @@ from hasten.loader.workers.tasks import Draws, Task, wrapped
 from hasten.loader.workers.worker_processes import WorkersLost
 
 if TYPE_CHECKING:
-    from hasten.loader.fetchers import Wishes
     from hasten.loader.indices import Stream
     from hasten.loader.loader_state import LoaderState
     from hasten.loader.workers.pool import Pool
@@ -47,7 +45,7 @@ class EpochIterator:
     """
 
     def __init__(
-        self, wishes: Wishes, state: LoaderState, loader: Any, stream: Stream, pins: Any
+        self, wishes: Any, state: LoaderState, loader: Any, stream: Stream, pins: Any
     ) -> None:
         self.state = state
         self.loader = loader

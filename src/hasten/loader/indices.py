@@ -29,8 +29,6 @@ class Stream:
 
     Args:
         pulls: the sampler's own iterator, or what is left of it.
-        sampler: where they come from, for the length.
-        dataset: the script's, whose samples they name.
         seed: the base seed that torch gives to the workers of this pass.
         own_ahead_count: batches that the script's own workers would have asked for.
         foreseen_count: how many batches may be pulled before they are wanted.

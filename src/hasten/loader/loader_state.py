@@ -90,8 +90,9 @@ class LoaderState:
         self, loader: Any, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any], holder: Any
     ) -> Pool:
         """Return workers for a pass."""
+        keeps = self.items.keeps and self.items.permit.is_unchanged
         return self.pools.lend(
-            loader, worker_plan, source, setups, holder=holder, keeps=self.items.may_stay,
+            loader, worker_plan, source, setups, holder=holder, keeps=keeps,
             patience_s=self.added.patience_s,
         )  # fmt: skip
 

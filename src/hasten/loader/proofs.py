@@ -71,11 +71,6 @@ class ItemFacts:
     draws: bool | None = None
     keeps: bool = True
 
-    @property
-    def may_stay(self) -> bool:
-        """Whether workers may stay for the next pass."""
-        return self.keeps and self.permit.is_unchanged
-
 
 def permit_of(proof: LoaderProof) -> Permit:
     """Return what may be done with a loader, given what is proven about it."""

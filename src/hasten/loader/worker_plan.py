@@ -48,18 +48,6 @@ class WorkerPlan:
 HERE = WorkerPlan(0, Draws.NONE, 0)
 
 
-def worker_plan_as_torchs(own: int, there: int) -> WorkerPlan:
-    """Return who would fetch without hasten, whatever the items do.
-
-    Args:
-        own: workers that the script has.
-        there: worker processes that already exist and whose copies of the dataset are right.
-    """
-    if not own:
-        return HERE
-    return WorkerPlan(there if there and own % there == 0 else own, Draws.STREAM, own)
-
-
 def worker_plan_of_workers(
     own: int, count: int, *, draws: bool | None, without: bool
 ) -> WorkerPlan:

@@ -27,7 +27,6 @@ class ScriptStreams:
     code that names it shows that there may be some.
 
     Args:
-        module: of the device, such as `torch.cuda`.
         mentioned: says where the script's code names streams.
         on_another: called once, before the first new stream is there.
 

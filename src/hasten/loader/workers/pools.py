@@ -65,7 +65,8 @@ class Pools:
             # The streams of the script's own persistent workers continue in the kept ones.
             if kept.processes.lives and (own_stay or same):
                 kept.hold(holder, realigned=own_stay)
-                self._note_use(kept, own_stay=own_stay)
+                if not own_stay:  # those that the script keeps are its own affair
+                    self._idle.use(kept)
                 return kept
             if seen is not None and not seen.is_whole:
                 self._note("workers do not stay: to see what they are made with takes too long")
@@ -81,14 +82,11 @@ class Pools:
             setups=setups,
         )
         pool.hold(holder, realigned=own_stay)
-        self._note_use(pool, own_stay=own_stay)
+        if not own_stay:
+            self._idle.use(pool)
         if key not in self._kept:  # of two simultaneous passes, the second one's end with it
             self._kept[key] = pool
         return pool
-
-    def _note_use(self, pool: Pool, *, own_stay: bool) -> None:
-        if not own_stay:  # those that the script keeps are its own affair
-            self._idle.use(pool)
 
     def drop(self) -> None:
         """End all kept workers that no pass holds; the others go with their pass."""

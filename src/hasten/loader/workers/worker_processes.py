@@ -59,9 +59,7 @@ class WorkerProcesses:
     workers that the script never asked for only while somebody waits for them.
 
     Args:
-        loader: the script's loader.
         site: what takes the dataset's place in the workers.
-        count: worker processes.
         ahead_count: tasks that each worker holds at most.
         patience_s: how long to wait for a batch of workers that the script never asked for.
     """
