@@ -73,8 +73,6 @@ class DatasetSnapshot:
             return False
         return self._tokens == other._tokens
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 class _TooMuch(Exception):
     """A look would exceed its limits."""
@@ -98,8 +96,6 @@ class _Row:
         except ValueError:  # opaque ones are among them
             return all(map(_is_same, self.values, other.values))
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 class _Itself:
     """An object that equals nothing but itself."""
@@ -116,8 +112,6 @@ class _Itself:
     def __eq__(self, other: object) -> bool:
         mine = self._of()
         return isinstance(other, _Itself) and mine is not None and mine is other._of()
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class _SnapshotTaker:

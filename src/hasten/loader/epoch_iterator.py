@@ -16,7 +16,6 @@ from hasten.loader.sources.source import Stock, stock_of
 from hasten.loader.workers import spot_check
 from hasten.loader.workers.inline_batch import as_pickled
 from hasten.loader.workers.observed import Moves, let_go, observe
-from hasten.loader.workers.pool import peek
 from hasten.loader.workers.stateful_fetch import doubtful
 from hasten.loader.workers.streams import Streams
 from hasten.loader.workers.tasks import Draws, Task, wrapped
@@ -94,7 +93,7 @@ class EpochIterator:
         pool, here = self.fetchers.pool, threading.get_ident() == self._thread
         if pool is None or self._ended or self.fetchers.astray or not here:
             return None
-        return peek(pool)
+        return pool.peek()
 
     def _ask(self) -> None:
         if self._ended:

@@ -47,7 +47,7 @@ class Setup(Protocol):
         """Act at the start of the process."""
 
     def first(
-        self, fetch: Callable[[Any], Any], indices: Any, dataset: Any = None, collate_fn: Any = None
+        self, fetch: Callable[[Any], Any], indices: Any, dataset: Any, collate_fn: Any = None
     ) -> Any:
         """Return the batch that `fetch(indices)` makes with these two; called for each batch."""
 

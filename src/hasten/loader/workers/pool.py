@@ -137,13 +137,11 @@ class Pool:
 
     def give(self, task: Task) -> None:
         """Give a task to the next worker."""
-        self.given.append(SentTask(task))
-        self._submit(self.given[-1])
-
-    def _submit(self, sent: SentTask) -> None:
+        sent = SentTask(task)
+        self.given.append(sent)
         while len(self._row) >= self.capacity:
             self._receive()
-        self.processes.put(sent.task)
+        self.processes.put(task)
         self._row.append(sent)
 
     def take(self) -> tuple[Task, Any, TaskReport]:
@@ -172,25 +170,19 @@ class Pool:
             sent.answer = opened(batch), report
 
     def discard(self) -> list[Task]:
-        """Discard the answers to all tasks that were given; return the tasks."""
-        return _drop(self.given)
+        """Discard the answers to all tasks, whether they have arrived or not; return the tasks."""
+        for sent in self.given:
+            sent.awaited = False
+        dropped = [sent.task for sent in self.given]
+        self.given.clear()
+        return dropped
 
-
-def peek(pool: Pool) -> Any:
-    """Return the batch of the oldest task that was given if it has arrived, else None."""
-    while pool.given and pool.given[0].answer is None and pool.processes.has_answer():
-        pool._receive()
-    answer = pool.given[0].answer if pool.given else None
-    return None if answer is None else answer[0]
-
-
-def _drop(tasks: deque[SentTask]) -> list[Task]:
-    """Discard the answers to some tasks, whether they have arrived or not; return the tasks."""
-    for sent in tasks:
-        sent.awaited = False
-    dropped = [sent.task for sent in tasks]
-    tasks.clear()
-    return dropped
+    def peek(self) -> Any:
+        """Return the batch of the oldest task that was given if it has arrived, else None."""
+        while self.given and self.given[0].answer is None and self.processes.has_answer():
+            self._receive()
+        answer = self.given[0].answer if self.given else None
+        return None if answer is None else answer[0]
 
 
 def _ahead_count(loader: Any, count: int) -> int:

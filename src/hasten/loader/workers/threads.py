@@ -33,7 +33,6 @@ _FUNCTIONS = (  # which libraries, how their thread count is read, how it is set
         for before, after in product(("", "scipy_"), ("", "64_", "_64"))
     ),
     (r"libmkl_rt", "MKL_Get_Max_Threads", "MKL_Set_Num_Threads"),
-    (r"libblis", "bli_thread_get_num_threads", "bli_thread_set_num_threads"),
     (r"lib[gi]?omp", "omp_get_max_threads", "omp_set_num_threads"),
 )
 _PATTERN = re.compile("|".join(dict.fromkeys(pattern for pattern, *_ in _FUNCTIONS)))
@@ -168,25 +167,19 @@ class WorkerThreads:
         self,
         fetch: Callable[[Sequence[int]], Any],
         indices: Sequence[int],
-        dataset: Any = None,
+        dataset: Any,
         collate_fn: Any = None,
     ) -> Any:
         """Return the batch of `indices`; check the limit with it if a check is due.
 
         Checks are due at the first batches until one succeeds, then at every 256th, so this may
         replace `fetch` at every batch.
-
-        Args:
-            fetch: makes a batch as the script has it.
-            indices: of the samples.
-            dataset: what `fetch` reads; None for that of `get_worker_info()`.
-            collate_fn: what it makes the batch with, if that may hold something.
         """
         due = not self._lift or self._batch_count % _CHECKED_EVERY == 0
         self._batch_count += 1
         if self.refused or not due:
             return fetch(indices)
-        return self._checked(fetch, indices, dataset, collate_fn)
+        return self._checked(fetch, indices, (dataset, collate_fn))
 
     def lift(self) -> None:
         """Restore the libraries and the mask."""
@@ -194,26 +187,16 @@ class WorkerThreads:
             self._lift.pop()()
 
     def _checked(
-        self,
-        fetch: Callable[[Sequence[int]], Any],
-        indices: Sequence[int],
-        dataset: Any,
-        collate_fn: Any,
+        self, fetch: Callable[[Sequence[int]], Any], indices: Sequence[int], roots: tuple[Any, Any]
     ) -> Any:
-        from torch.utils.data import IterableDataset, get_worker_info
-
         self.lift()
-        info = get_worker_info()
-        if dataset is None and info is not None:
-            dataset = info.dataset
-        goes_on = _goes_on(dataset) or _goes_on(collate_fn)
-        if dataset is None or isinstance(dataset, IterableDataset) or goes_on:
+        if any(map(_goes_on, roots)):
             self.refused = "fetching a batch twice may not be the same as once"
             return fetch(indices)
-        start, before = random_states.read(), _looks(dataset, collate_fn)
+        start, before = random_states.read(), _looks(*roots)
         batch = fetch(indices)
         end = random_states.read()
-        if before == _looks(dataset, collate_fn) and not _goes_on(dataset):
+        if before == _looks(*roots) and not _goes_on(roots[0]):
             try:
                 self.refused = self._differs(fetch, indices, batch, start, end)
             finally:
