@@ -122,7 +122,9 @@ class AddedWorkers:
         """Decide who fetches for a loader without a light source."""
         if self._redraws and self._off == LOOP_DRAWS:
             self._off = ""  # that rules out only the script's own numbers
-        if not self._count or self._unshareable(loader) or self.curious:
+        if self._count and not self._off and (why := why_not_elsewhere(loader)):
+            self.refuse(why)
+        if not self._count or self._off or self.curious:
             return HERE
         if self._redraws:
             return WorkerPlan(self._count, Draws.STREAM, self._count)
@@ -131,12 +133,6 @@ class AddedWorkers:
         if self._items.draws:
             return WorkerPlan(1, Draws.CHAIN, 0)
         return WorkerPlan(self._count, Draws.NONE, 0)
-
-    def _unshareable(self, loader: Any) -> bool:
-        """Return whether the items must be made in the main process; says why, once."""
-        if not self._off and (why := why_not_elsewhere(loader)):
-            self.refuse(why)
-        return bool(self._off)
 
     @property
     def spared_count(self) -> int:

@@ -34,13 +34,10 @@ class CacheWarmups:
     ) -> CacheWarmup | None:
         """Return the rehearsal of the passes over `loader`, held now if there was none yet.
 
-        Args:
-            source: something whose `warm(indices)` keeps samples ahead of use, and whose
-                `kept_ratio` is the share of the dataset that will be kept, and `saved_ratio`
-                that of the time which this saves. Other sources have no rehearsal.
-            loader: the script's loader.
-            stream: the indices of the pass.
-            process_count: workers that make its batches; 0 for the main process.
+        A source that keeps samples has `warm(indices)`, which keeps some ahead of use; its
+        `kept_ratio` is the share of the dataset that will be kept, and `saved_ratio` that of the
+        time which this saves. Other sources have no rehearsal. `process_count` workers make the
+        batches; 0 is the main process.
         """
         if not hasattr(source, "warm"):
             return None

@@ -50,7 +50,6 @@ class DatasetSnapshot:
     weakly where possible, since some hold the loader.
 
     Args:
-        roots: the objects to look at: the dataset, the collate function.
         most_s: CPU seconds that it may take.
         most_bytes: bytes of arrays and tensors that it may read.
 
@@ -72,6 +71,8 @@ class DatasetSnapshot:
         if not isinstance(other, DatasetSnapshot) or not (self.is_whole and other.is_whole):
             return False
         return self._tokens == other._tokens
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class _TooMuch(Exception):
@@ -96,6 +97,8 @@ class _Row:
         except ValueError:  # opaque ones are among them
             return all(map(_is_same, self.values, other.values))
 
+    __hash__ = None  # type: ignore[assignment]
+
 
 class _Itself:
     """An object that equals nothing but itself."""
@@ -112,6 +115,8 @@ class _Itself:
     def __eq__(self, other: object) -> bool:
         mine = self._of()
         return isinstance(other, _Itself) and mine is not None and mine is other._of()
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class _SnapshotTaker:

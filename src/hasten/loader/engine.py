@@ -198,13 +198,17 @@ class LoaderEngine:
 
     def _permitted(self, state: LoaderState, loader: Any) -> bool:
         """Return whether anything is requested, and what is proven about a loader permits it."""
+        import torch
+
         if not (self._granted or self.proofs.repay(loader)):
             return False
         if self.warmups is not None:
             self.proofs.look(loader)
         if self.request.count is None and not self.offers and not self.setups:
             return False  # nothing is asked for
-        if _is_autocast():  # items compute different bits than in passes without it
+        if torch.is_autocast_enabled(
+            "cpu"
+        ):  # items compute different bits than in passes without it
             self.notices.refuse(
                 "autocast is on where a pass begins: its batches are made by torch alone"
             )
@@ -313,12 +317,6 @@ def _torch_stays(state: LoaderState, loader: Any) -> bool:
     """Return whether torch's own workers stayed from earlier passes."""
     own = loader._iterator if state.kept_seed is None and stay(loader) else None
     return own is not None and not isinstance(own, Stayed)
-
-
-def _is_autocast() -> bool:
-    import torch
-
-    return torch.is_autocast_enabled("cpu")
 
 
 def _pins(front: Any) -> Callable[[Any], Any]:

@@ -52,7 +52,7 @@ class Stream:
         counted: bool = False,
         fast: bool = False,
     ) -> None:
-        from torch.utils.data import dataloader
+        from torch.utils.data import BatchSampler, dataloader
 
         self.sampler = sampler
         self.seed = seed
@@ -65,7 +65,9 @@ class Stream:
         self._foreseen_count = foreseen_count
         self._pulled_count = 0
         self._held: deque[Any] = deque()
-        self._size = None if own_ahead_count else _size_of(sampler)
+        # Torch's own sampler reads its batch size at each batch.
+        is_watched = type(sampler) is BatchSampler and not own_ahead_count
+        self._size = sampler.batch_size if is_watched else None
 
     def __iter__(self) -> Iterator[Any]:
         return self._pulls
@@ -199,13 +201,6 @@ def _begin(sampler: Any, *, fast: bool) -> tuple[Iterator[Any], bool]:
     """Start a sampler; return its batches, and whether they are tensors of ours."""
     found = fast_indices(sampler) if fast else None
     return (iter(sampler), False) if found is None else (found, True)
-
-
-def _size_of(sampler: Any) -> int | None:
-    """Return the batch size of torch's own sampler, which reads it at each batch."""
-    from torch.utils.data import BatchSampler
-
-    return sampler.batch_size if type(sampler) is BatchSampler else None
 
 
 def listed(indices: Any) -> Any:

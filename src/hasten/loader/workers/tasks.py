@@ -97,7 +97,6 @@ class WorkerDataset:
 
     Args:
         loader: the script's loader; what fetching needs of it is kept, not the loader itself.
-        source: makes the batches; None is torch's own way.
         logical_count: how many workers the script has: each is a stream of random numbers.
         setups: objects with `enter(worker_index)` and `first(fetch, indices, dataset,
             collate_fn)`.
