@@ -14,7 +14,6 @@ even through NumPy or `tensor.data`.
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections import UserDict
 from dataclasses import dataclass
 from itertools import islice
@@ -142,15 +141,8 @@ def _parse_cuda(device: Any = None, non_blocking: bool = False, memory_format: A
     return torch.device(device), None, non_blocking, memory_format
 
 
-def _compare() -> Callable[[int, int, int], int]:
-    library = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
-    compare = library.memcmp
-    compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    compare.restype = ctypes.c_int
-    return compare
-
-
-_memcmp = _compare()
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def is_same(tensor: Any, snapshot: Any) -> bool:

@@ -45,7 +45,7 @@ def doubtful(question: Callable[[], bool]) -> bool:
     try:
         reading, writing = os.pipe()
         pid = os.fork()
-    except (OSError, AttributeError):
+    except OSError:
         return True
     if pid == 0:
         _answer(question, writing)
