@@ -22,6 +22,7 @@ from hasten.loader.workers.tasks import Draws, Task, wrapped
 from hasten.loader.workers.worker_processes import WorkersLost
 
 if TYPE_CHECKING:
+    from hasten.loader.fetchers import Wishes
     from hasten.loader.indices import Stream
     from hasten.loader.loader_state import LoaderState
     from hasten.loader.workers.pool import Pool
@@ -44,7 +45,7 @@ class EpochIterator:
     """
 
     def __init__(
-        self, wishes: Any, state: LoaderState, loader: Any, stream: Stream, pins: Any
+        self, wishes: Wishes, state: LoaderState, loader: Any, stream: Stream, pins: Any
     ) -> None:
         self.state = state
         self.loader = loader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hasten.loader import random_states
 from hasten.loader.sources.source import stock_of
@@ -12,15 +12,26 @@ from hasten.loader.workers.tasks import Draws
 from hasten.loader.workers.worker_processes import said
 
 if TYPE_CHECKING:
-    from hasten.loader.cache_warmup import CacheWarmup
+    from hasten.loader.cache_warmup import CacheWarmup, CacheWarmups
     from hasten.loader.indices import Stream
     from hasten.loader.loader_state import LoaderState
     from hasten.loader.own_workers import OwnWorkers
     from hasten.loader.random_states import States
     from hasten.loader.sources.checked import Checked
+    from hasten.loader.worker_plan import WorkerRequest
     from hasten.loader.workers.pool import Pool
     from hasten.loader.workers.streams import Streams
     from hasten.loader.workers.tasks import Task
+
+
+class Wishes(Protocol):
+    """What levers currently want for loaders: `engine.LoaderEngine`."""
+
+    version: int
+    request: WorkerRequest
+    offers: list[Any]
+    setups: list[Any]
+    warmups: CacheWarmups | None
 
 
 class IndexQueue:
@@ -112,9 +123,6 @@ class Fetchers:
     The choice is made again when the levers' wishes change or something is learned. What workers
     have been asked to fetch is delivered first.
 
-    Args:
-        wishes: what the levers want: the `LoaderEngine`.
-
     Attributes:
         pool: the workers; None where the main process fetches.
         is_light: whether the main process has a source made for it.
@@ -123,7 +131,7 @@ class Fetchers:
     """
 
     def __init__(
-        self, wishes: Any, state: LoaderState, loader: Any, queue: IndexQueue, draws: PassDraws
+        self, wishes: Wishes, state: LoaderState, loader: Any, queue: IndexQueue, draws: PassDraws
     ) -> None:
         self.worker_plan = HERE
         self.pool: Pool | None = None
@@ -141,7 +149,7 @@ class Fetchers:
     @property
     def is_outdated(self) -> bool:
         """Whether the decision is to be made again."""
-        return bool(self._version != self._wishes.version)
+        return self._version != self._wishes.version
 
     def look_again(self) -> None:
         """Decide again who fetches, before the next batch."""
