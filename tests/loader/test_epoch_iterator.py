@@ -344,7 +344,7 @@ with torch.no_grad():
     facts["evaluated"] = [is_own(loader)]
     batches = repr(list(loader))
     facts["evaluated"].append(is_own(loader))
-    engine.proofs.cost_s = engine._state(loader).life.waited_s
+    engine.proofs.cost_s = engine.proofs._waited_s[Numbers]
     facts["waited"] = engine.proofs.cost_s > 0
     facts["evaluated"].append(is_own(loader))
     facts["same"] = repr(list(loader)) == batches

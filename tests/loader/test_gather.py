@@ -21,9 +21,8 @@ from torch.utils.data import (
 
 from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
-from hasten.loader.item_facts import ItemFacts
 from hasten.loader.notices import Notices
-from hasten.loader.proofs import Permit
+from hasten.loader.proofs import ItemFacts, Permit
 from hasten.loader.sources.gather import offer
 from hasten.loader.sources.offered import OfferedSources
 from hasten.loader.sources.source import Stock

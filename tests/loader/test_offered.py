@@ -5,9 +5,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from hasten.loader import random_states
-from hasten.loader.item_facts import ItemFacts
 from hasten.loader.notices import Notices
-from hasten.loader.proofs import Permit
+from hasten.loader.proofs import ItemFacts, Permit
 from hasten.loader.sources.offered import OfferedSources
 from hasten.loader.sources.source import Stock
 

@@ -23,17 +23,14 @@ def recipes(draw):
     """Return a function that makes the sampler; its own generator starts the same each time."""
     count, size = draw(st.integers(1, 70)), draw(st.integers(1, 40))
     drop_last, seeded = draw(st.booleans()), draw(st.booleans())
-    kind = draw(st.sampled_from(["in order", "shuffled", "drawn", "weighted"]))
-    asked = draw(st.none() | st.integers(1, 160))
+    in_order = draw(st.booleans())
 
     def make():
         generator = torch.Generator().manual_seed(5) if seeded else None
-        if kind == "in order":
+        if in_order:
             inner = SequentialSampler(range(count))
-        elif kind == "weighted":
-            inner = WeightedRandomSampler([1.0, 2.0, 0.5], asked or 3, generator=generator)
         else:
-            inner = RandomSampler(range(count), kind == "drawn", asked, generator)
+            inner = RandomSampler(range(count), generator=generator)
         return BatchSampler(inner, size, drop_last)
 
     return make
@@ -135,6 +132,9 @@ class MyBatches(BatchSampler):
         BatchSampler([0, 1, 2], 2, drop_last=False),
         BatchSampler(Mine(range(4)), 2, drop_last=False),
         BatchSampler(SubsetRandomSampler([1, 2]), 2, drop_last=False),
+        BatchSampler(WeightedRandomSampler([1.0], 2), 2, drop_last=False),
+        BatchSampler(RandomSampler(range(4), replacement=True), 2, drop_last=False),
+        BatchSampler(RandomSampler(range(4), num_samples=2), 2, drop_last=False),
         MyBatches(SequentialSampler(range(4)), 2, drop_last=False),
     ],
     ids=lambda sampler: type(sampler).__name__,

@@ -31,21 +31,19 @@ def proofs():
 def test_the_first_loaders_that_a_script_trains_on_are_proven_at_once() -> None:
     proofs, one = Proofs(), loader()
     proofs.cost_s = 1.0
-    life = proofs.begin_life(one)
-    assert proofs.repay(one, life)
+    assert proofs.repay(one)
     with torch.no_grad():
-        assert not proofs.repay(one, life)
-        life.waited_s = 1.0
-        assert proofs.repay(one, life)
+        assert not proofs.repay(one)
+        proofs.waited(one, 1.0)
+        assert proofs.repay(one)
 
 
 def test_what_is_known_costs_nothing(proofs) -> None:
     one = loader()
-    life = proofs.begin_life(one)
-    assert not proofs.repay(one, life)
+    assert not proofs.repay(one)
     proofs.of(one)
     proofs.cost_s = 1.0
-    assert proofs.repay(one, life)
+    assert proofs.repay(one)
 
 
 def test_another_cell_of_a_notebook_needs_another_proof(monkeypatch) -> None:
@@ -72,14 +70,15 @@ def test_a_list_is_examined_once_and_is_not_kept_alive() -> None:
     assert sys.getrefcount(others) == held_count
 
 
-@pytest.mark.parametrize(("pass_count", "repaid"), [(2, False), (10, True)])
-def test_later_ones_are_judged_by_the_last_one_like_them(proofs, pass_count, repaid) -> None:
-    first = proofs.begin_life(loader())
-    first.pass_count, first.plain_count, first.waited_s = pass_count, 1, 0.4
-    again = proofs.begin_life(one := loader())
-    assert proofs.repay(one, again) is repaid
-    again.pass_count = 10  # none of them torch's: what a pass takes is known from before
-    assert proofs.begin_life(loader()).expected_s == pytest.approx(4.0)
+def test_waiting_for_datasets_of_one_kind_adds_up_until_one_is_proven(proofs) -> None:
+    for _ in range(2):
+        proofs.waited(loader(), 0.6)
+    assert not proofs.repay(DataLoader(Plain()))
+    one = loader()
+    assert proofs.repay(one)
+    proofs.of(one)
+    proofs.cost_s = 1.0
+    assert not proofs.repay(loader())
 
 
 @pytest.mark.parametrize("is_folder", [True, False])

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from hasten.loader.device.staging import Staging, is_plain, leaves, target_of  # noqa: E402
+from hasten.loader.device.staging import Staging, is_dense, is_plain, leaves, target_of  # noqa: E402
 
 HERE = torch.device("cuda:0")
 RUBBISH = -77
@@ -486,6 +486,15 @@ def test_plain_is_judged_by_memory() -> None:
     assert is_plain(torch.ones(2, 3).t())
     assert is_plain(torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last))
     assert not is_plain(torch.ones(2, 3)[:, :2])
+
+
+@given(st.permutations([2, 3, 1, 4]), st.integers(1, 3))
+def test_dense_is_what_fills_its_memory(order, step) -> None:
+    base = torch.empty(2, 3, 1, 4)
+    shuffled = base.permute([[2, 3, 1, 4].index(n) for n in order])
+    assert is_dense(shuffled.size(), shuffled.stride())
+    sliced = torch.empty(8, 3)[:, ::step]
+    assert is_dense(sliced.size(), sliced.stride()) == sliced.is_contiguous()
 
 
 class Script:

@@ -51,7 +51,7 @@ def test_a_default_device_that_has_no_numbers_raises_as_torch_does(loaders) -> N
 def test_the_iterator_draws_its_seed_on_the_default_device(monkeypatch) -> None:
     monkeypatch.setattr(torch, "get_default_device", lambda: "some accelerator")
     monkeypatch.setattr(torch, "Generator", lambda device: f"of {device}")
-    assert view._view(None, 0).generator == "of some accelerator"
+    assert view.LoaderView(None, 0).generator == "of some accelerator"
 
 
 @pytest.mark.child

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hasten.loader.workers import worker_timeout
+from hasten.loader.workers import worker_processes
 
 
 class Iterator:
@@ -30,16 +30,16 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(worker_timeout, "time", clock)
+    monkeypatch.setattr(worker_processes, "time", clock)
     return clock
 
 
 def test_a_process_that_was_stopped_has_not_waited_meanwhile(clock) -> None:
     """Ctrl-Z, an hour, `fg`: the clock went on, and the workers stood still, too."""
-    assert worker_timeout._patient(Iterator(clock, [0.5, 3600.0, 0.5]), 10.0) == "batch"
+    assert worker_processes._patient(Iterator(clock, [0.5, 3600.0, 0.5]), 10.0) == "batch"
 
 
 def test_workers_that_give_nothing_are_waited_for_as_long_as_was_said(clock) -> None:
     with pytest.raises(RuntimeError, match="timed out"):
-        worker_timeout._patient(Iterator(clock, [0.5] * 60), 10.0)
+        worker_processes._patient(Iterator(clock, [0.5] * 60), 10.0)
     assert clock.now_s == pytest.approx(1010.0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hasten.lever import ScriptContext
 from hasten.loader import worker_counts
-from hasten.loader.worker_counts import Load, around, counts, fitting_count, predict
+from hasten.loader.worker_counts import Load, around, counts, fitting_count
 from hasten.records import Phase
 from hasten.testing import LAPTOP, SERVER, fed, sample_profile
 
@@ -39,10 +39,8 @@ def load(fetch_ms, cpu_ratio=1.0, rest_ms=10.0, cores=2, **more):
 def test_a_step_takes_as_long_as_its_slowest_station(
     count, fetch_ms, cpu_ratio, cores, step_ms
 ) -> None:
-    seen = predict(
-        count, fetch_s=fetch_ms * MS, fetch_cpu_ratio=cpu_ratio, rest_s=10 * MS, core_count=cores
-    )
-    assert seen == pytest.approx(step_ms * MS)
+    seen = replace(load(fetch_ms, cpu_ratio, cores=cores), hand_over_s=0.0)
+    assert seen.predict(count) == pytest.approx(step_ms * MS)
 
 
 @pytest.mark.parametrize(
@@ -101,11 +99,8 @@ def test_no_count_is_beyond_the_cores_that_it_can_use_or_the_memory(seen) -> Non
 
 @given(TIMES_S, st.floats(0.0, 1.0), TIMES_S, st.integers(1, 64), st.integers(1, 200))
 def test_more_workers_are_never_predicted_to_be_slower(fetch_s, ratio, rest_s, cores, n) -> None:
-    less, more = (
-        predict(c, fetch_s=fetch_s, fetch_cpu_ratio=ratio, rest_s=rest_s, core_count=cores)
-        for c in (n, n + 1)
-    )
-    assert more <= less
+    seen = Load(fetch_s=fetch_s, fetch_cpu_ratio=ratio, rest_s=rest_s, core_count=cores)
+    assert seen.predict(n + 1) <= seen.predict(n)
 
 
 # ---- scenes

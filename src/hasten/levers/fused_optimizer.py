@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import OPTIMIZER, Lever, unless
-from hasten.loader.device.ring import is_dense
+from hasten.loader.device.staging import is_dense
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:

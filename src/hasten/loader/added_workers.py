@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.loader.cache_warmup import CacheWarmup
-    from hasten.loader.item_facts import ItemFacts
     from hasten.loader.notices import Notices
+    from hasten.loader.proofs import ItemFacts
     from hasten.loader.workers.pools import Pools
 
 LOOP_DRAWS = "the training loop draws random numbers between two batches"
@@ -31,12 +31,6 @@ class AddedWorkers:
 
     The first batches are made in the main process and observed there: do they draw, change the
     dataset, or move the position of an open file?
-
-    Args:
-        items: what is known about the items.
-        pools: the workers.
-        notices: is told why there are none.
-        clock: seconds of the loop.
 
     Attributes:
         pace: who makes batches faster, workers or the main process.
@@ -59,12 +53,9 @@ class AddedWorkers:
         self._slowest_s = 0.0
 
     def want(self, count: int, *, redraws: bool, light: bool) -> None:
-        """Note what is asked for.
+        """Note what is asked for: no workers where the script has some.
 
-        Args:
-            count: workers to be added; 0 where the script has some.
-            redraws: they may draw random numbers of their own.
-            light: the main process has a source that is faster still.
+        A `light` source of the main process is faster still.
         """
         self._count, self._redraws = count, redraws
         self._wanted = count > 0 and not light
@@ -97,13 +88,7 @@ class AddedWorkers:
         return self._wanted and not self._settled and not self._off
 
     def observe(self, loader: Any, key: int, fetch: Callable[[], Any]) -> Any:
-        """Fetch a batch here and learn from it; return it, or the exception that it raised.
-
-        Args:
-            loader: the script's.
-            key: of the pass.
-            fetch: makes the batch.
-        """
+        """Fetch a batch here and learn from it; return it, or the exception that it raised."""
         start_s = time.monotonic()
         found, moves = observe(loader, fetch)
         self._slowest_s = max(self._slowest_s, time.monotonic() - start_s)
@@ -137,7 +122,9 @@ class AddedWorkers:
         """Decide who fetches for a loader without a light source."""
         if self._redraws and self._off == LOOP_DRAWS:
             self._off = ""  # that rules out only the script's own numbers
-        if not self._count or self._unshareable(loader) or self.curious:
+        if self._count and not self._off and (why := why_not_elsewhere(loader)):
+            self.refuse(why)
+        if not self._count or self._off or self.curious:
             return HERE
         if self._redraws:
             return WorkerPlan(self._count, Draws.STREAM, self._count)
@@ -147,12 +134,6 @@ class AddedWorkers:
             return WorkerPlan(1, Draws.CHAIN, 0)
         return WorkerPlan(self._count, Draws.NONE, 0)
 
-    def _unshareable(self, loader: Any) -> bool:
-        """Return whether the items must be made in the main process; says why, once."""
-        if not self._off and (why := why_not_elsewhere(loader)):
-            self.refuse(why)
-        return bool(self._off)
-
     @property
     def spared_count(self) -> int:
         """The workers that are spared while the main process makes the batches."""
@@ -161,14 +142,7 @@ class AddedWorkers:
     def spare(
         self, loader: Any, worker_plan: WorkerPlan, source: Any, shown: CacheWarmup | None
     ) -> WorkerPlan:
-        """Do without workers where all samples are kept, as making a batch is just copying it.
-
-        Args:
-            loader: the script's.
-            worker_plan: who would fetch.
-            source: what keeps samples, if anything does.
-            shown: the kept batches that a trial is shown, if any.
-        """
+        """Do without workers where all samples are kept, as making a batch is just copying it."""
         if loader.num_workers or not hasattr(source, "is_kept"):
             return worker_plan
         # What workers make counts as the main process's own, and vice versa.

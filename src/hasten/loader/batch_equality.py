@@ -17,11 +17,6 @@ def difference(ours: Any, theirs: Any, where: str = "batch") -> str:
     It compares types, containers and their order, that of sets too, shapes, strides, dtypes,
     devices and bits: a NaN equals the same NaN, and 0.0 is not -0.0. Pinning is not compared in a
     loader worker: nothing is pinned there, and a driver started before the fork cannot be queried.
-
-    Args:
-        ours: a batch: tensors, arrays, numbers, strings, and containers of them.
-        theirs: the other batch.
-        where: what to call them in the answer.
     """
     if type(ours) is not type(theirs):
         return f"{where}: {type(ours).__name__} and {type(theirs).__name__}"
@@ -101,25 +96,21 @@ def _sequences(ours: Any, theirs: Any, where: str) -> str | None:
 
 
 def _records(ours: Any, theirs: Any, where: str) -> str | None:
+    kind: Any = type(ours)
     if dataclasses.is_dataclass(ours):
         names = [item.name for item in dataclasses.fields(ours)]
-    elif type(ours).__module__ != "builtins" and _by_identity(ours):
+    elif kind.__module__ != "builtins" and kind.__eq__ is object.__eq__:
         if hasattr(ours, "tobytes"):  # an image of Pillow's
             return "" if ours.tobytes() == theirs.tobytes() else f"{where}: other values"
         names = list(getattr(ours, "__dict__", ()))
         if not names:
-            return f"{where}: {type(ours).__name__} cannot be compared"
+            return f"{where}: {kind.__name__} cannot be compared"
     else:
         return None
     return _first(
         difference(getattr(ours, name, None), getattr(theirs, name, None), f"{where}.{name}")
         for name in names
     )
-
-
-def _by_identity(value: Any) -> bool:
-    kind: Any = type(value)
-    return bool(kind.__eq__ is object.__eq__)
 
 
 def _others(ours: Any, theirs: Any, where: str) -> str:

@@ -23,11 +23,7 @@ _MADE = struct.Struct("<qddd")
 
 
 class CacheWarmups:
-    """Warms the sources that keep samples, once for each dataset of a trial.
-
-    Args:
-        clock: the loop's seconds, not counting those in which the trial was parked.
-    """
+    """Warms the sources that keep samples, once for each dataset of a trial."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -38,13 +34,10 @@ class CacheWarmups:
     ) -> CacheWarmup | None:
         """Return the rehearsal of the passes over `loader`, held now if there was none yet.
 
-        Args:
-            source: something whose `warm(indices)` keeps samples ahead of use, and whose
-                `kept_ratio` is the share of the dataset that will be kept, and `saved_ratio`
-                that of the time which this saves. Other sources have no rehearsal.
-            loader: the script's loader.
-            stream: the indices of the pass.
-            process_count: workers that make its batches; 0 for the main process.
+        A source that keeps samples has `warm(indices)`, which keeps some ahead of use; its
+        `kept_ratio` is the share of the dataset that will be kept, and `saved_ratio` that of the
+        time which this saves. Other sources have no rehearsal. `process_count` workers make the
+        batches; 0 is the main process.
         """
         if not hasattr(source, "warm"):
             return None
@@ -122,8 +115,7 @@ class CacheWarmup:
         if self._window and self._kept_ratio < 1.0:
             self._withheld.extend(self._window)
             batches = batches[count:]
-        for indices in reversed(batches):
-            stream.give_back(indices)
+        stream.put_back(batches)
 
     def take(self, stream: Stream, *, now: bool) -> Any:
         """Return the indices of the next batch in place of the stream's own."""

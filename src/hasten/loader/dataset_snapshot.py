@@ -50,7 +50,6 @@ class DatasetSnapshot:
     weakly where possible, since some hold the loader.
 
     Args:
-        roots: the objects to look at: the dataset, the collate function.
         most_s: CPU seconds that it may take.
         most_bytes: bytes of arrays and tensors that it may read.
 
@@ -161,16 +160,20 @@ class _SnapshotTaker:
     @classmethod
     def _way(cls, value: Any) -> Way:
         """Return how values of this type are looked at."""
+        import torch
+
         if isinstance(value, ModuleType) or is_generator(value):
             return cls._opaque
+        numpy: Any = sys.modules.get("numpy")
+        pandas: Any = sys.modules.get("pandas")
         ways: tuple[tuple[Any, Way], ...] = (
             (type, cls._class),
             (FunctionType, cls._function),
             ((MethodType, partial), cls._bound),
             (_BUFFERS, cls._buffer),
-            (_array_kinds(), cls._array),
-            (_frame_kinds(), cls._frame),
-            (_tensor_kind(), cls._tensor),
+            ((numpy.ndarray, numpy.generic) if numpy else (), cls._array),
+            ((pandas.DataFrame, pandas.Series, pandas.Index) if pandas else (), cls._frame),
+            (torch.Tensor, cls._tensor),
             (_SEQUENCES, cls._sequence),
             (dict, cls._mapping),
         )
@@ -358,19 +361,3 @@ def _attributes(value: Any) -> dict[str, Any]:
                 except AttributeError:  # not set
                     continue
     return found
-
-
-def _array_kinds() -> tuple[type, ...]:
-    numpy: Any = sys.modules.get("numpy")
-    return () if numpy is None else (numpy.ndarray, numpy.generic)
-
-
-def _frame_kinds() -> tuple[type, ...]:
-    pandas: Any = sys.modules.get("pandas")
-    return () if pandas is None else (pandas.DataFrame, pandas.Series, pandas.Index)
-
-
-def _tensor_kind() -> type:
-    import torch
-
-    return torch.Tensor

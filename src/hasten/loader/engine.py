@@ -69,7 +69,6 @@ class LoaderEngine:
         granted: the user vouches for what cannot be proven about a dataset.
 
     Attributes:
-        warmups: as given.
         request: the number of workers that a lever asks for.
         offers: what may propose a source for a loader.
         setups: what each worker process does at its start.
@@ -161,8 +160,7 @@ class LoaderEngine:
     def _state(self, loader: Any) -> LoaderState:
         state = self._states_by_loader.get(loader)
         if state is None:
-            life = self.proofs.begin_life(loader)
-            state = LoaderState(self.notices, self._clock, life, self._idle)
+            state = LoaderState(self.notices, self._clock, self._idle)
             self._states_by_loader[loader] = state
         return state
 
@@ -173,7 +171,6 @@ class LoaderEngine:
         if not steerable(loader):
             return stock()
         state = self._state(loader)
-        state.life.pass_count += 1
         # torch draws no base seed where the loader's own workers stayed from pass to pass.
         stays = stay(loader)
         if stays and state.kept_seed is not None and loader._iterator is None:
@@ -182,7 +179,6 @@ class LoaderEngine:
             state.pools.drop()
             return stock()
         if state.kept_seed is None and not self._permitted(state, loader):
-            state.life.plain_count += 1
             front = stock()
             if hasattr(front, "_sampler_iter"):
                 front.__dict__.pop("_next_data", None)
@@ -202,13 +198,17 @@ class LoaderEngine:
 
     def _permitted(self, state: LoaderState, loader: Any) -> bool:
         """Return whether anything is requested, and what is proven about a loader permits it."""
-        if not (self._granted or self.proofs.repay(loader, state.life)):
+        import torch
+
+        if not (self._granted or self.proofs.repay(loader)):
             return False
         if self.warmups is not None:
             self.proofs.look(loader)
         if self.request.count is None and not self.offers and not self.setups:
             return False  # nothing is asked for
-        if _is_autocast():  # items compute different bits than in passes without it
+        if torch.is_autocast_enabled(
+            "cpu"
+        ):  # items compute different bits than in passes without it
             self.notices.refuse(
                 "autocast is on where a pass begins: its batches are made by torch alone"
             )
@@ -293,7 +293,7 @@ class LoaderEngine:
             began_s = time.monotonic()
             batch = original(iterator)
             if (loader := self._loader_of(iterator)) is not None:
-                self._state(loader).life.waited_s += time.monotonic() - began_s
+                self.proofs.waited(loader, time.monotonic() - began_s)
         if self._after:
             loader = self._loader_of(iterator)
             for after in self._after:
@@ -317,12 +317,6 @@ def _torch_stays(state: LoaderState, loader: Any) -> bool:
     """Return whether torch's own workers stayed from earlier passes."""
     own = loader._iterator if state.kept_seed is None and stay(loader) else None
     return own is not None and not isinstance(own, Stayed)
-
-
-def _is_autocast() -> bool:
-    import torch
-
-    return torch.is_autocast_enabled("cpu")
 
 
 def _pins(front: Any) -> Callable[[Any], Any]:

@@ -11,18 +11,15 @@ from hasten.loader import random_states
 from hasten.loader.added_workers import LOOP_DRAWS
 from hasten.loader.batch_equality import difference
 from hasten.loader.cache import file_access
-from hasten.loader.fetchers import Fetchers
-from hasten.loader.index_queue import IndexQueue
-from hasten.loader.pass_draws import PassDraws
+from hasten.loader.fetchers import Fetchers, IndexQueue, PassDraws
 from hasten.loader.sources.source import Stock, stock_of
 from hasten.loader.workers import spot_check
 from hasten.loader.workers.inline_batch import as_pickled
 from hasten.loader.workers.observed import Moves, let_go, observe
-from hasten.loader.workers.pool import peek
 from hasten.loader.workers.stateful_fetch import doubtful
 from hasten.loader.workers.streams import Streams
 from hasten.loader.workers.tasks import Draws, Task, wrapped
-from hasten.loader.workers.worker_timeout import WorkersLost
+from hasten.loader.workers.worker_processes import WorkersLost
 
 if TYPE_CHECKING:
     from hasten.loader.fetchers import Wishes
@@ -44,18 +41,7 @@ class EpochIterator:
     by whoever would fetch them without hasten.
 
     Args:
-        wishes: says what the levers currently want.
-        state: what is known about the loader.
-        loader: the script's.
-        stream: the indices of the batches.
         pins: copies a batch into pinned memory where the script's loader would.
-
-    Attributes:
-        state: as given.
-        loader: as given.
-        pins: as given.
-        draws: the random numbers of the pass.
-        fetchers: who fetches.
     """
 
     def __init__(
@@ -108,7 +94,7 @@ class EpochIterator:
         pool, here = self.fetchers.pool, threading.get_ident() == self._thread
         if pool is None or self._ended or self.fetchers.astray or not here:
             return None
-        return peek(pool)
+        return pool.peek()
 
     def _ask(self) -> None:
         if self._ended:
@@ -119,7 +105,7 @@ class EpochIterator:
                 self.abandon([])
         if self._stream.is_resized:
             self.abandon([])
-            self._queue.regroup()
+            self._stream.regroup()
         self.state.added.pace.ask()
 
     def _end(self) -> None:
@@ -189,9 +175,8 @@ class EpochIterator:
                 raise let_go(verdict.error)
             finally:
                 del verdict  # of this frame, which the error holds
-        if verdict.fetched_here:
-            return (self.pins(verdict.batch),)
-        if not self.loader.num_workers and self.state.added.pace.of_workers(1e-9 * report.fetch_ns):
+        is_theirs = verdict.batch is batch and not self.loader.num_workers
+        if is_theirs and self.state.added.pace.of_workers(1e-9 * report.fetch_ns):
             self.fetchers.look_again()
         return (verdict.batch,)
 
@@ -268,13 +253,11 @@ class BatchCheck:
 
     Attributes:
         batch: the batch.
-        fetched_here: it was made in this process, and is not pinned yet.
         error: what the script sees instead.
         again: there is nothing yet, and the task has been put back.
     """
 
     batch: Any = None
-    fetched_here: bool = False
     error: Exception | None = None
     again: bool = False
 
@@ -487,4 +470,4 @@ def _truth(epoch: EpochIterator, task: Task) -> tuple[Any, Moves]:
 def _here(truth: Any) -> BatchCheck:
     if isinstance(truth, Exception):
         return BatchCheck(error=truth)
-    return BatchCheck(batch=truth, fetched_here=True)
+    return BatchCheck(batch=truth)

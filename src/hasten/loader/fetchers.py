@@ -1,22 +1,26 @@
-"""Who fetches the batches of one pass."""
+"""Who fetches the batches of one pass, in which order, and with whose random numbers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hasten.loader import random_states
 from hasten.loader.sources.source import stock_of
-from hasten.loader.worker_plan import HERE, worker_plan_as_torchs
+from hasten.loader.worker_plan import HERE, WorkerPlan
 from hasten.loader.workers.observed import LastGlance
-from hasten.loader.workers.worker_timeout import said
+from hasten.loader.workers.tasks import Draws
+from hasten.loader.workers.worker_processes import said
 
 if TYPE_CHECKING:
     from hasten.loader.cache_warmup import CacheWarmup, CacheWarmups
-    from hasten.loader.index_queue import IndexQueue
+    from hasten.loader.indices import Stream
     from hasten.loader.loader_state import LoaderState
-    from hasten.loader.pass_draws import PassDraws
+    from hasten.loader.own_workers import OwnWorkers
+    from hasten.loader.random_states import States
     from hasten.loader.sources.checked import Checked
-    from hasten.loader.worker_plan import WorkerPlan, WorkerRequest
+    from hasten.loader.worker_plan import WorkerRequest
     from hasten.loader.workers.pool import Pool
+    from hasten.loader.workers.streams import Streams
     from hasten.loader.workers.tasks import Task
 
 
@@ -30,21 +34,96 @@ class Wishes(Protocol):
     warmups: CacheWarmups | None
 
 
+class IndexQueue:
+    """Numbers the batches of a pass in order; some are put back and handed out again.
+
+    Attributes:
+        warmup: what a trial's pass shows; None for the script's own order.
+        raw: our own tensors will do.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._number = 0
+        self.warmup: CacheWarmup | None = None
+        self.raw = False
+
+    def take(self, *, now: bool) -> tuple[int, Any] | None:
+        """Return the number and indices of the next batch, or None if there are none (yet).
+
+        Args:
+            now: the script wants this very batch.
+        """
+        if self.warmup is not None:
+            indices = self.warmup.take(self.stream, now=now)
+        else:
+            indices = self.stream.take(now=now, raw=self.raw)
+        if indices is None:
+            return None
+        self._number += 1
+        return self._number - 1, indices
+
+    def put_back(self, tasks: list[Task]) -> None:
+        """Queue the batches of these tasks again, ahead of all others."""
+        if tasks:
+            self._number = tasks[0].number
+            self.stream.put_back([task.indices for task in tasks])
+
+
+class PassDraws:
+    """The state of the random numbers of one pass.
+
+    Args:
+        key: sets its random streams apart from those of other passes.
+        seed: its base seed.
+
+    Attributes:
+        handed: the states after the last batch delivered, where the main process hands over
+            its own.
+        resumes: the states from which the script's workers' streams would continue elsewhere.
+        streams: the streams of the script's workers, if the main process plays them.
+    """
+
+    def __init__(self, key: int, seed: int) -> None:
+        self.key = key
+        self.seed = seed
+        self.handed: States | None = None
+        self.resumes: dict[int, States] = {}
+        self.streams: Streams | None = None
+        self._starts: dict[int, States] = {}
+        self._chains = False
+
+    def restart_chain(self) -> None:
+        """Have the main process's states read again before the next batch is requested."""
+        self._chains = False
+
+    def hand_over(self) -> None:
+        """Let others continue the streams of the script's workers, where their states are known."""
+        if self.streams is not None:
+            self.resumes.update(self.streams.starts)
+        self._starts, self.resumes, self.streams = self.resumes, {}, None
+
+    def play(self, own: OwnWorkers, loader: Any) -> None:
+        """Let the main process play the script's workers."""
+        self.streams = own.streams_here(loader, key=self.key, seed=self.seed, starts=self._starts)
+
+    def before(self, worker_plan: WorkerPlan, number: int) -> States | None:
+        """Return the states before a workers' batch; None if they continue from their own."""
+        if worker_plan.draws is Draws.STREAM:
+            return self._starts.pop(number % worker_plan.logical_count, None)
+        if worker_plan.draws is Draws.NONE or self._chains:
+            return None  # the only worker of a chain continues from its own states
+        self._chains = True
+        return random_states.read()
+
+
 class Fetchers:
     """Who fetches in a pass: a pool of workers, ahead of use, or the main process.
 
     The choice is made again when the levers' wishes change or something is learned. What workers
     have been asked to fetch is delivered first.
 
-    Args:
-        wishes: what the levers want.
-        state: what is known about the loader.
-        loader: the script's.
-        queue: the batches that are left.
-        draws: the random numbers of the pass.
-
     Attributes:
-        worker_plan: who fetches.
         pool: the workers; None where the main process fetches.
         is_light: whether the main process has a source made for it.
         seen: a look, as the workers started, at what the items are made with.
@@ -107,8 +186,9 @@ class Fetchers:
         own, there = int(loader.num_workers), 0 if pool is None else pool.count
         # Torch's workers have the dataset as it was when the pass began.
         if self.astray or (own and pool is not None and self.seen.is_stale):
-            worker_plan = worker_plan_as_torchs(own, there)
-            return worker_plan, None, pool.source if pool and there == worker_plan.count else None
+            count = there if there and own % there == 0 else own
+            worker_plan = WorkerPlan(count, Draws.STREAM, own) if own else HERE
+            return worker_plan, None, pool.source if pool and there == count else None
         light, heavy = state.sources.choose(loader, wishes.offers)
         return state.worker_plan(loader, wishes.request, light), light, heavy
 
@@ -122,7 +202,7 @@ class Fetchers:
         if warmups is not None:
             count = worker_plan.count or added.spared_count
             shown = warmups.of(source, self._loader, queue.stream, process_count=count)
-        queue.draw_from(shown, raw=light is not None)
+        queue.warmup, queue.raw = shown, light is not None
         return added.spare(self._loader, worker_plan, source, shown)
 
     @property

@@ -29,8 +29,6 @@ class Stream:
 
     Args:
         pulls: the sampler's own iterator, or what is left of it.
-        sampler: where they come from, for the length.
-        dataset: the script's, whose samples they name.
         seed: the base seed that torch gives to the workers of this pass.
         own_ahead_count: batches that the script's own workers would have asked for.
         foreseen_count: how many batches may be pulled before they are wanted.
@@ -54,7 +52,7 @@ class Stream:
         counted: bool = False,
         fast: bool = False,
     ) -> None:
-        from torch.utils.data import dataloader
+        from torch.utils.data import BatchSampler, dataloader
 
         self.sampler = sampler
         self.seed = seed
@@ -67,7 +65,9 @@ class Stream:
         self._foreseen_count = foreseen_count
         self._pulled_count = 0
         self._held: deque[Any] = deque()
-        self._size = None if own_ahead_count else _size_of(sampler)
+        # Torch's own sampler reads its batch size at each batch.
+        is_watched = type(sampler) is BatchSampler and not own_ahead_count
+        self._size = sampler.batch_size if is_watched else None
 
     def __iter__(self) -> Iterator[Any]:
         return self._pulls
@@ -128,25 +128,19 @@ class Stream:
         """Whether the script has changed the batch size since batches were pulled early."""
         return self._size is not None and self.sampler.batch_size != self._size
 
-    def regroup(self, pulled: list[Any]) -> None:
-        """Regroup batches that were pulled but not delivered, as torch would group them by now.
-
-        Args:
-            pulled: those that were taken and put back.
-        """
+    def regroup(self) -> None:
+        """Regroup batches that were pulled but not delivered, as torch would group them by now."""
         self._size = self.sampler.batch_size
         if self.sampler.drop_last:  # torch keeps to the size that a pass began with
-            self._held.extendleft(reversed(pulled))
             return
-        early = [*pulled, *self._held]
-        rest = chain.from_iterable(map(listed, chain(early, self._pulls)))
+        rest = chain.from_iterable(map(listed, chain(list(self._held), self._pulls)))
         self._pulls = iter(lambda: list(islice(rest, self.sampler.batch_size)), [])
         self._held.clear()
         self._foreseen_count, self.fast, self.ended = 0, False, False
 
-    def give_back(self, indices: Any) -> None:
-        """Let the batch that was taken last be taken again."""
-        self._held.appendleft(indices)
+    def put_back(self, batches: list[Any]) -> None:
+        """Let batches that were taken be taken again, before all others."""
+        self._held.extendleft(reversed(batches))
 
 
 def begin_stream(loader: Any, *, kept_seed: int | None = None, fast: bool = False) -> Stream:
@@ -207,13 +201,6 @@ def _begin(sampler: Any, *, fast: bool) -> tuple[Iterator[Any], bool]:
     """Start a sampler; return its batches, and whether they are tensors of ours."""
     found = fast_indices(sampler) if fast else None
     return (iter(sampler), False) if found is None else (found, True)
-
-
-def _size_of(sampler: Any) -> int | None:
-    """Return the batch size of torch's own sampler, which reads it at each batch."""
-    from torch.utils.data import BatchSampler
-
-    return sampler.batch_size if type(sampler) is BatchSampler else None
 
 
 def listed(indices: Any) -> Any:

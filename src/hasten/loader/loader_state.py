@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.added_workers import AddedWorkers
-from hasten.loader.item_facts import ItemFacts
 from hasten.loader.own_workers import OwnWorkers
+from hasten.loader.proofs import ItemFacts
 from hasten.loader.sources.checked import Checked, due
 from hasten.loader.sources.offered import OfferedSources
 from hasten.loader.worker_plan import HERE, WorkerPlan, WorkerRequest, stay
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hasten.loader.notices import Notices
-    from hasten.loader.proofs import LoaderLife
     from hasten.loader.workers.pool import Pool
     from hasten.loader.workers.pools import IdlePools
 
@@ -25,14 +24,7 @@ if TYPE_CHECKING:
 class LoaderState:
     """Everything that is remembered of one loader from pass to pass.
 
-    Args:
-        notices: is told what is not done, and why.
-        clock: seconds of the loop.
-        life: of this loader so far.
-        idle: the workers of all loaders.
-
     Attributes:
-        notices: as given.
         items: what is known about its items.
         sources: what may make its batches faster.
         pools: its persistent workers.
@@ -40,12 +32,9 @@ class LoaderState:
         own: decides who fetches if the script has some.
         is_astray: whether a thread other than the loop's asks for batches.
         kept_seed: the base seed of the script's own persistent workers.
-        life: how long the loop waits for batches that torch makes alone.
     """
 
-    def __init__(
-        self, notices: Notices, clock: Callable[[], float], life: LoaderLife, idle: IdlePools
-    ) -> None:
+    def __init__(self, notices: Notices, clock: Callable[[], float], idle: IdlePools) -> None:
         self.notices = notices
         self.items = ItemFacts()
         self.sources = OfferedSources(self.items, notices)
@@ -54,7 +43,6 @@ class LoaderState:
         self.own = OwnWorkers(self.items, notices)
         self.is_astray = False
         self.kept_seed: int | None = None
-        self.life = life
         self._pass_count = self._task_count = 0
 
     def begin_pass(self, loader: Any) -> int:
@@ -85,13 +73,7 @@ class LoaderState:
     # ---- who fetches
 
     def worker_plan(self, loader: Any, request: WorkerRequest, light: Checked | None) -> WorkerPlan:
-        """Decide who fetches for the loader now.
-
-        Args:
-            loader: the script's.
-            request: what the levers ask for.
-            light: a source for the main process, where there is one.
-        """
+        """Decide who fetches for the loader now."""
         own, permit = int(loader.num_workers), self.items.permit
         count = own if request.count is None else request.count
         if not permit.is_unchanged:  # the script's workers see what was there at their start
@@ -108,8 +90,9 @@ class LoaderState:
         self, loader: Any, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any], holder: Any
     ) -> Pool:
         """Return workers for a pass."""
+        keeps = self.items.keeps and self.items.permit.is_unchanged
         return self.pools.lend(
-            loader, worker_plan, source, setups, holder=holder, keeps=self.items.may_stay,
+            loader, worker_plan, source, setups, holder=holder, keeps=keeps,
             patience_s=self.added.patience_s,
         )  # fmt: skip
 

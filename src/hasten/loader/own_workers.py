@@ -9,18 +9,13 @@ from hasten.loader.workers.streams import Streams
 from hasten.loader.workers.tasks import Draws
 
 if TYPE_CHECKING:
-    from hasten.loader.item_facts import ItemFacts
     from hasten.loader.notices import Notices
+    from hasten.loader.proofs import ItemFacts
     from hasten.loader.random_states import States
 
 
 class OwnWorkers:
-    """Whether others may make the batches of the script's own workers, and what was observed.
-
-    Args:
-        items: what is known about the items.
-        notices: is told why the main process may not make them.
-    """
+    """Whether others may make the batches of the script's own workers, and what was observed."""
 
     def __init__(self, items: ItemFacts, notices: Notices) -> None:
         self._items = items
@@ -50,12 +45,7 @@ class OwnWorkers:
         return self._wants_none and not self._here_off
 
     def learn(self, own_count: int, *, drew: bool) -> bool:
-        """Note a worker's batch that left the dataset unchanged; return whether that settles it.
-
-        Args:
-            own_count: how many workers the script has.
-            drew: whether the batch drew random numbers.
-        """
+        """Note a worker's batch that left the dataset unchanged; return whether that settles it."""
         self._drew = self._drew or drew
         self._proof_count += 1
         items = self._items
@@ -95,14 +85,7 @@ class OwnWorkers:
     def streams_here(
         self, loader: Any, *, key: int, seed: int, starts: dict[int, States]
     ) -> Streams:
-        """Return the workers' random streams for a pass in this process.
-
-        Args:
-            loader: the script's.
-            key: of the pass.
-            seed: its base seed.
-            starts: the states from which streams that began elsewhere continue.
-        """
+        """Return the workers' random streams for a pass in this process."""
         if self._streams is None or self._streams.key != key or key:
             quiet = self._items.draws is False
             self._streams = Streams(key, seed, loader.num_workers, loader.dataset, quiet=quiet)

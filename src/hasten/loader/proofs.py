@@ -6,7 +6,7 @@ import sys
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.cache.cached import base_of, what_is_kept
@@ -25,36 +25,6 @@ if TYPE_CHECKING:
     from hasten.records import LoaderTraits
 
 _FREE_COUNT = 3  # of proofs: data to train on, to evaluate on, and one more
-_REPAID_RATIO = 3.0
-
-
-@dataclass(slots=True)
-class LoaderLife:
-    """How long the loop waits for the batches of one loader where torch makes them alone.
-
-    Attributes:
-        usual_s: seconds of such a pass over the last loader like it; 0 where none is known.
-        expected_s: seconds of all passes over that one; 0 where they are not known.
-        waited_s: seconds so far.
-        pass_count: passes so far.
-        plain_count: those among them whose batches torch makes alone.
-    """
-
-    usual_s: float = 0.0
-    expected_s: float = 0.0
-    waited_s: float = 0.0
-    pass_count: int = 0
-    plain_count: int = 0
-
-    @property
-    def pass_s(self) -> float:
-        """Seconds of such a pass."""
-        return self.waited_s / self.plain_count if self.plain_count else self.usual_s
-
-    @property
-    def whole_s(self) -> float:
-        """Seconds of as many such passes as there were."""
-        return self.pass_count * self.pass_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +57,21 @@ class Permit:
         return tuple(setups) if self.is_pure else ()
 
 
+@dataclass(slots=True)
+class ItemFacts:
+    """What is known about a loader's items, whoever makes them.
+
+    Attributes:
+        permit: what may be done with them.
+        draws: whether they draw random numbers; None while unknown.
+        keeps: whether workers may stay from pass to pass, judging by what has been seen.
+    """
+
+    permit: Permit = field(default_factory=Permit)
+    draws: bool | None = None
+    keeps: bool = True
+
+
 def permit_of(proof: LoaderProof) -> Permit:
     """Return what may be done with a loader, given what is proven about it."""
     if proof.is_whole:
@@ -109,13 +94,9 @@ class Proofs:
     def __init__(self) -> None:
         self.cost_s = 0.0
         self._made_count = 0
-        self._lives: dict[type, LoaderLife] = {}
+        self._waited_s: dict[type, float] = {}
         self._known: dict[tuple[Any, ...], tuple[list[Any], LoaderProof]] = {}
-        self._last: dict[int, LoaderProof] = {}
-        self._batchable: set[int] = set()
-        self._folders: set[int] = set()
-        self._draws: dict[int, bool | None] = {}
-        self._keeping: dict[int, tuple[LoaderProof, str, bool]] = {}
+        self._examined: dict[int, tuple[LoaderProof, dict[str, Any]]] = {}
 
     def of(self, loader: Any) -> LoaderProof:
         """Return what is proven about a loader."""
@@ -128,31 +109,26 @@ class Proofs:
         self._made_count += 1
         with suppress(TypeError):  # a collate function without weak references: again each time
             self._known[key] = [_weakly(part, loader) for part in parts], found
-        self._last[id(loader.dataset)] = found
+        self._waited_s[type(loader.dataset)] = 0.0
         return found
 
-    def begin_life(self, loader: Any) -> LoaderLife:
-        """Return the record of a new loader, which begins with that of the last one like it."""
+    def waited(self, loader: Any, seconds: float) -> None:
+        """Note how long the loop waited for a batch that torch made alone."""
         kind = type(loader.dataset)
-        before = self._lives.get(kind)
-        life = LoaderLife() if before is None else LoaderLife(before.pass_s, before.whole_s)
-        self._lives[kind] = life
-        return life
+        self._waited_s[kind] = self._waited_s.get(kind, 0.0) + seconds
 
-    def repay(self, loader: Any, life: LoaderLife) -> bool:
+    def repay(self, loader: Any) -> bool:
         """Return whether a loader's proof is known, or worth its time.
 
         An evaluation may end before a proof is ready, and a script that makes a dataset for each
         of many short trainings would wait for proofs, not for data. Their batches are torch's
-        until waiting for them has cost as much as a proof, or where loaders like it have shown
-        that it will cost much more.
+        until waiting for those of datasets like it has cost as much as a proof.
         """
         import torch
 
         return (
             (torch.is_grad_enabled() and self._made_count < _FREE_COUNT)
-            or life.waited_s >= self.cost_s
-            or life.expected_s >= _REPAID_RATIO * self.cost_s
+            or self._waited_s.get(type(loader.dataset), 0.0) >= self.cost_s
             or self._look_up(loader)[2] is not None
         )
 
@@ -172,34 +148,32 @@ class Proofs:
     def look(self, loader: Any) -> None:
         """Examine a loader for `add`, since the parent asks what could be done."""
         found, dataset = self.of(loader), id(loader.dataset)
-        if not isinstance(batched_items.offer(loader), str):
-            self._batchable.add(dataset)
-        if is_folder(base_of(loader.dataset)):
-            self._folders.add(dataset)
+        known, _ = self._examined.get(dataset, (None, {}))
+        if known is found:
+            return
         # What sets workers up counts as drawing, too, if it seeds them.
         is_told = found.is_pure and loader.worker_init_fn is None
-        self._draws[dataset] = found.draws if is_told else None
-        known = self._keeping.get(dataset)
-        if known is None or known[0] is not found:
-            self._keeping[dataset] = found, *what_is_kept(loader)
+        unkept, opens_pictures = what_is_kept(loader)
+        self._examined[dataset] = (
+            found,
+            {
+                "is_pure": found.is_pure,
+                "is_unchanged": found.is_whole,
+                "unproven": found.message,
+                "is_batchable": not isinstance(batched_items.offer(loader), str),
+                "is_folder": is_folder(base_of(loader.dataset)),
+                "draws": found.draws if is_told else None,
+                "unkept": unkept,
+                "opens_pictures": opens_pictures,
+            },
+        )
 
     def add(self, dataset: int, loader: LoaderTraits) -> LoaderTraits:
-        """Return a loader's traits with what is proven about the dataset that feeds the loop.
-
-        Args:
-            dataset: its `id`.
-            loader: the traits of the loader that reads it.
-        """
-        found = self._last.get(dataset)
-        if found is None:
-            return loader
-        _, unkept, opens_pictures = self._keeping.get(dataset, (found, "", False))
-        return replace(
-            loader, is_pure=found.is_pure, is_unchanged=found.is_whole, unproven=found.message,
-            is_batchable=dataset in self._batchable, is_folder=dataset in self._folders,
-            draws=self._draws.get(dataset) if loader.draws is None else loader.draws,
-            unkept=unkept, opens_pictures=opens_pictures,
-        )  # fmt: skip
+        """Return a loader's traits with what is proven about the dataset that feeds the loop."""
+        _, traits = self._examined.get(dataset, (None, {}))
+        if traits and loader.draws is not None:
+            traits = {**traits, "draws": loader.draws}
+        return replace(loader, **traits)
 
 
 def _cell() -> list[Any]:

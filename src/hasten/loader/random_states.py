@@ -10,6 +10,8 @@ from importlib import import_module
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from hasten.loader.fingerprint import bound_to
+
 States = tuple[Any, ...]
 _TWISTER_BYTES = 625 * 4
 _OTHER_BITS = "pickled"
@@ -173,7 +175,7 @@ def _members(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple, set, frozenset)):
         return list(value)[:_MOST_MEMBERS]
     if isinstance(value, MethodType):
-        return [value.__self__, value.__func__]
+        return bound_to(value)
     if isinstance(value, FunctionType):
         return _of_function(value)
     if isinstance(value, (type, ModuleType)):
@@ -190,15 +192,10 @@ def _members(value: Any) -> list[Any]:
 
 
 def _of_function(function: FunctionType) -> list[Any]:
-    cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
     named = [function.__globals__.get(name) for name in function.__code__.co_names]
     given = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return [*cells, *given, *(value for value in named if not isinstance(value, ModuleType))]
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+    return [
+        *bound_to(function),
+        *given,
+        *(value for value in named if not isinstance(value, ModuleType)),
+    ]

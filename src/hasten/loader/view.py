@@ -22,25 +22,20 @@ class LoaderView:
     `loader.num_workers` still says what the script said.
     """
 
-    def __init__(self, loader: Any, **overrides: Any) -> None:
-        self.__dict__.update(overrides)
-        self.__dict__["_loader"] = loader
+    def __init__(self, loader: Any, worker_count: int, **overrides: Any) -> None:
+        import torch
+
+        self.__dict__.update(
+            overrides,
+            _loader=loader,
+            num_workers=worker_count,
+            # Torch draws a base seed from here, not from the script's generators, and into new
+            # tensors: a generator on another device than theirs cannot fill them.
+            generator=torch.Generator(device=torch.get_default_device()),
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
-
-
-def _view(loader: Any, worker_count: int, **overrides: Any) -> LoaderView:
-    import torch
-
-    return LoaderView(
-        loader,
-        num_workers=worker_count,
-        # Torch draws a base seed from here, not from the script's generators, and into new tensors:
-        # a generator on another device than theirs cannot fill them.
-        generator=torch.Generator(device=torch.get_default_device()),
-        **overrides,
-    )
 
 
 def make_front(loader: Any) -> Any:
@@ -56,7 +51,7 @@ def make_front(loader: Any) -> Any:
     overrides: dict[str, Any] = {"timeout": 0, "prefetch_factor": None, "_index_sampler": ()}
     try:
         single: Any = dataloader._SingleProcessDataLoaderIter
-        front = single(_view(loader, 0, persistent_workers=False, **overrides))
+        front = single(LoaderView(loader, 0, persistent_workers=False, **overrides))
     except (AttributeError, TypeError, RuntimeError) as error:
         raise Unknown from error
     front._num_workers = loader.num_workers
@@ -78,7 +73,7 @@ def make_worker_iterator(loader: Any, worker_count: int, **overrides: Any) -> An
     # Without an accelerator torch warns and does not pin: the script's own iterator has warned.
     accelerator: Any = getattr(torch, "accelerator", torch.cuda)
     pins = bool(loader.pin_memory) and accelerator.is_available()
-    view = _view(
+    view = LoaderView(
         loader, worker_count, persistent_workers=True, in_order=True, pin_memory=pins, **overrides
     )
     many: Any = dataloader._MultiProcessingDataLoaderIter

@@ -30,9 +30,6 @@ class WorkerAdvantage:
     only if batches still take a good part of the loop. Every exact way gives the same batches,
     so only time depends on the choice.
 
-    Args:
-        clock: the loop's seconds, not counting those in which a trial was parked.
-
     Attributes:
         is_home: whether the main process should make the batches.
     """
@@ -67,11 +64,7 @@ class WorkerAdvantage:
         self._began_s = now_s
 
     def of_workers(self, fetch_s: float) -> bool:
-        """Note a batch made by workers; return whether to switch.
-
-        Args:
-            fetch_s: seconds that a worker took to make it.
-        """
+        """Note a batch made by workers; return whether to switch."""
         self._left_count -= 1
         if self._began_s is not None:
             self._waits_s.append(self._clock() - self._began_s)
@@ -88,11 +81,7 @@ class WorkerAdvantage:
         return True
 
     def of_main(self, fetch_s: float) -> bool:
-        """Note a batch made by the main process; return whether to switch.
-
-        Args:
-            fetch_s: seconds that the main process took to make it.
-        """
+        """Note a batch made by the main process; return whether to switch."""
         self._fetches_s.append(fetch_s)
         if len(self._cycles_s) < _WINDOW_COUNT:
             return False

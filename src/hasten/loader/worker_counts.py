@@ -8,7 +8,7 @@ Denning and Buzen 1978, https://doi.org/10.1145/356733.356735.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -56,16 +56,26 @@ class Load:
     hand_over_s: float = HAND_OVER_S
     most_count: int = 1 << 10
 
-    def predict(self, count: int, *, fetch_s: float | None = None) -> float:
-        """Return the seconds per batch with `count` workers."""
-        return predict(
-            count,
-            fetch_s=self.fetch_s if fetch_s is None else fetch_s,
-            fetch_cpu_ratio=self.fetch_cpu_ratio,
-            rest_s=self.rest_s,
-            core_count=self.core_count,
-            rest_core_count=self.rest_core_count,
-            hand_over_s=self.hand_over_s,
+    def predict(self, count: int) -> float:
+        """Return the seconds per batch with `count` workers, by the utilisation law.
+
+        It is a lower bound: queues between stations and other load on the machine add to it. With
+        no workers, the loop itself fetches.
+
+        >>> load = Load(
+        ...     fetch_s=3.0, fetch_cpu_ratio=1.0, rest_s=1.0, core_count=2, hand_over_s=0.0
+        ... )
+        >>> [load.predict(count) for count in range(4)]
+        [4.0, 3.0, 2.0, 2.0]
+        >>> replace(load, fetch_cpu_ratio=0.1).predict(3)
+        1.0
+        """
+        if not count:
+            return self.rest_s + self.fetch_s
+        computed_s = self.rest_s * min(self.rest_core_count, self.core_count)
+        computed_s += self.fetch_s * self.fetch_cpu_ratio
+        return max(
+            self.rest_s + self.hand_over_s, self.fetch_s / count, computed_s / self.core_count
         )
 
     @property
@@ -75,45 +85,17 @@ class Load:
         return max(1, min(ceil(self.core_count / ratio), self.most_count))
 
 
-def predict(
-    count: int, *, fetch_s: float, fetch_cpu_ratio: float, rest_s: float, core_count: int,
-    rest_core_count: float = 1.0, hand_over_s: float = 0.0,
-) -> float:  # fmt: skip
-    """Return the seconds per batch with `count` workers, by the utilisation law.
-
-    It is a lower bound: queues between stations and other load on the machine add to it.
-
-    Args:
-        count: worker processes; 0 fetches in the loop itself.
-        fetch_s: seconds in which one process makes a batch.
-        fetch_cpu_ratio: CPU seconds in each of them.
-        rest_s: seconds of the rest of the step.
-        core_count: cores that loop and workers share.
-        rest_core_count: cores that the rest of the step keeps busy.
-        hand_over_s: seconds of the loop to take a batch from a worker.
-
-    >>> [predict(n, fetch_s=3.0, fetch_cpu_ratio=1.0, rest_s=1.0, core_count=2) for n in range(4)]
-    [4.0, 3.0, 2.0, 2.0]
-    >>> predict(3, fetch_s=3.0, fetch_cpu_ratio=0.1, rest_s=1.0, core_count=2)
-    1.0
-    """
-    if not count:
-        return rest_s + fetch_s
-    computed_s = rest_s * min(rest_core_count, core_count) + fetch_s * fetch_cpu_ratio
-    return max(rest_s + hand_over_s, fetch_s / count, computed_s / core_count)
-
-
 def fitting_count(load: Load) -> int:
     """Return n*: the fewest workers beyond which more would not help; 0 if none help.
 
     Without a limit, that is the time of a fetch over the rest of a step, with some headroom.
     """
-    fetch_s = _HEADROOM_RATIO * load.fetch_s
-    best_s = load.predict(load.limit, fetch_s=fetch_s)
+    late = replace(load, fetch_s=_HEADROOM_RATIO * load.fetch_s)
+    best_s = late.predict(load.limit)
     if load.predict(0) <= load.predict(load.limit):
         return 0
     counts = range(1, load.limit + 1)
-    return next(n for n in counts if load.predict(n, fetch_s=fetch_s) <= _ALIKE_RATIO * best_s)
+    return next(n for n in counts if late.predict(n) <= _ALIKE_RATIO * best_s)
 
 
 def around(load: Load) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hasten.loader.indices import foreseen
+from hasten.loader.indices import foreseen, order_of
 from hasten.loader.random_states import reachable
 from hasten.loader.workers.tasks import Draws
 
@@ -46,18 +46,6 @@ class WorkerPlan:
 
 
 HERE = WorkerPlan(0, Draws.NONE, 0)
-
-
-def worker_plan_as_torchs(own: int, there: int) -> WorkerPlan:
-    """Return who would fetch without hasten, whatever the items do.
-
-    Args:
-        own: workers that the script has.
-        there: worker processes that already exist and whose copies of the dataset are right.
-    """
-    if not own:
-        return HERE
-    return WorkerPlan(there if there and own % there == 0 else own, Draws.STREAM, own)
 
 
 def worker_plan_of_workers(
@@ -104,11 +92,8 @@ def forks(loader: Any) -> bool:
 def why_not_elsewhere(loader: Any) -> str:
     """Say why a loader without workers must make its items itself; empty where it need not."""
     if not foreseen(loader):
-        sampler = getattr(loader._index_sampler, "sampler", loader._index_sampler)
-        return (
-            f"the order comes from {type(sampler).__name__}, which may look at anything between "
-            "two batches"
-        )
+        order = type(order_of(loader)).__name__
+        return f"the order comes from {order}, which may look at anything between two batches"
     for value in reachable(loader.dataset):
         module = type(value).__module__ or ""
         if any(module == name or module.startswith(f"{name}.") for name in _NOT_FORKED):

@@ -111,11 +111,7 @@ class Accelerator:
 
 
 def find_spare_bytes(target: Any) -> int | None:
-    """Return the memory of a device that this process could still take; None where unknown.
-
-    Args:
-        target: a `torch.device` with an index, in use.
-    """
+    """Return the memory of a device that this process could still take; None where unknown."""
     import torch
 
     module: Any = torch.get_device_module(target)
@@ -141,11 +137,6 @@ def find_device(
     target: Any, known: dict[Any, Accelerator], mentioned: Callable[[], str]
 ) -> Accelerator | None:
     """Return the adapter of an accelerator, of the current one if `target` has no index.
-
-    Args:
-        target: a `torch.device`.
-        known: the adapters so far; a new one is put there.
-        mentioned: says where the script's code names streams; empty if nowhere.
 
     Returns:
         None for a device that copies nothing, such as the CPU or `meta`.

@@ -14,22 +14,20 @@ even through NumPy or `tensor.data`.
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections import UserDict
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.device.ring import Ring, is_dense
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from hasten.loader.device.device import Accelerator
 
 _MOST_LEAVES = 64
 _MOST_MISSES = 2
 _MOST_AHEAD = 2
+_MOST_BYTES = 1 << 29  # of page-locked memory
 
 
 def leaves(batch: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -52,6 +50,20 @@ def leaves(batch: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 def written_count(tensor: Any) -> int | None:
     """Return torch's version counter of a tensor; None for inference tensors."""
     return None if tensor.is_inference() else int(tensor._version)
+
+
+def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Return whether elements fill their memory range, each place once, in any order.
+
+    >>> is_dense((2, 3), (3, 1)), is_dense((2, 3), (1, 2)), is_dense((2, 3), (0, 1))
+    (True, True, False)
+    """
+    expected = 1
+    for step, count in sorted((s, n) for s, n in zip(stride, size, strict=True) if n != 1):
+        if step != expected:
+            return False
+        expected *= count
+    return True
 
 
 def is_plain(tensor: Any) -> bool:
@@ -86,12 +98,6 @@ def target_of(name: str, tensor: Any, args: Any, kwargs: Any) -> tuple[Any, bool
     """Return where `tensor.to(...)` or `tensor.cuda(...)` goes and whether it is non-blocking.
 
     None for calls that do more than move the tensor, or that raise.
-
-    Args:
-        name: "to" or "cuda".
-        tensor: what is moved.
-        args: of the call.
-        kwargs: of the call.
     """
     import torch
 
@@ -103,11 +109,7 @@ def target_of(name: str, tensor: Any, args: Any, kwargs: Any) -> tuple[Any, bool
 def reads_back(name: str, tensor: Any, args: Any, kwargs: Any) -> bool:
     """Return whether `tensor.to(...)` copies from a device to the CPU, and waits for nothing.
 
-    Args:
-        name: "to" or "cuda".
-        tensor: what is moved; one of a subclass counts as on a device.
-        args: of the call.
-        kwargs: of the call.
+    A tensor of a subclass counts as on a device.
     """
     import torch
 
@@ -139,15 +141,8 @@ def _parse_cuda(device: Any = None, non_blocking: bool = False, memory_format: A
     return torch.device(device), None, non_blocking, memory_format
 
 
-def _compare() -> Callable[[int, int, int], int]:
-    library = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
-    compare = library.memcmp
-    compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    compare.restype = ctypes.c_int
-    return compare
-
-
-_memcmp = _compare()
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def is_same(tensor: Any, snapshot: Any) -> bool:
@@ -204,9 +199,6 @@ class Staging:
     Args:
         find: returns the adapter of a `torch.device`, None for devices that have none.
         ahead: start copies when a batch arrives, to where the last tensors in its places went.
-
-    Attributes:
-        is_ahead: as given.
     """
 
     def __init__(self, find: Callable[[Any], Accelerator | None], *, ahead: bool) -> None:
@@ -216,7 +208,7 @@ class Staging:
         self.is_ahead = ahead
         self._training = False
         self._retired = False
-        self._rings: dict[int, Ring] = {}
+        self._under_way: list[tuple[Accelerator, Any, Any]] = []
         # By identity and weakly: a tensor that the script made from ours is a different one.
         self._aims: Any = WeakIdKeyDictionary()
         self._seats: Any = WeakIdKeyDictionary()
@@ -231,7 +223,6 @@ class Staging:
         self._retired = True
         self._staged.clear()
         self._seats.clear()
-        self._rings.clear()
 
     # ---- batches
 
@@ -276,12 +267,7 @@ class Staging:
         return bool(aims) and all(aim.device.is_ready() and aim.device.has_room() for aim in aims)
 
     def coming(self, loader: Any, batch: Any) -> None:
-        """Start the copies of a batch that the script will probably get next.
-
-        Args:
-            loader: the one it comes from.
-            batch: the very object that the script will get.
-        """
+        """Start the copies of a batch that the script will probably get next."""
         try:
             aims = self._aims.get(loader, {})
             for place, tensor in islice(leaves(batch), _MOST_LEAVES):
@@ -295,10 +281,12 @@ class Staging:
     def _may_stage(self, loader: Any, tensor: Any, aim: CopyTarget) -> bool:
         import torch
 
-        waiting = sum(staged.aim is aim for staged in list(self._staged.values()))
+        waiting = list(self._staged.values())
+        held_bytes = sum(staged.snapshot.nbytes for staged in waiting)
         return (
             aim.missed_count < _MOST_MISSES
-            and waiting < _MOST_AHEAD
+            and sum(staged.aim is aim for staged in waiting) < _MOST_AHEAD
+            and held_bytes + tensor.nbytes <= _MOST_BYTES
             and not torch.is_inference_mode_enabled()
             and not is_watched()
             and is_plain(tensor)
@@ -308,28 +296,20 @@ class Staging:
 
     def _stage(self, tensor: Any, aim: CopyTarget, *, is_early: bool = False) -> None:
         device = aim.device
-        ring = self._rings.setdefault(id(device), Ring(device.pinned_empty))
-        snapshot = ring.lend(tensor.size(), tensor.stride(), tensor.dtype)
-        if snapshot is None:
-            return
+        self._under_way = [each for each in self._under_way if not each[0].has_come(each[1])]
+        memory = device.pinned_empty(tensor.nbytes)
+        snapshot = memory.view(tensor.dtype).as_strided(tensor.size(), tensor.stride())
         aim.missed_count += 1  # until it is asked for
         snapshot.copy_(tensor)
         copied = device.copy(snapshot)
         event = device.event()
-        ring.fence(snapshot, lambda: not device.has_come(event))
+        self._under_way.append((device, event, snapshot))  # it must outlive its copy
         self._staged[tensor] = _Staged(aim, device, snapshot, copied, event, is_early)
 
     # ---- moves
 
     def moved(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
-        """Return what `original(tensor, *args, **kwargs)` would, sooner where that is possible.
-
-        Args:
-            original: `Tensor.to` or `Tensor.cuda`.
-            tensor: its first argument.
-            args: the other ones.
-            kwargs: by name.
-        """
+        """Return what `original(tensor, *args, **kwargs)` would, sooner where that is possible."""
         if self._training and not self._retired and not is_watched():
             try:
                 found = self._move(original.__name__, tensor, args, kwargs)

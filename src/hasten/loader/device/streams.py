@@ -14,12 +14,7 @@ _OWN: list[Any] = []  # of all devices; they are few, and a stream is never give
 
 
 def own_stream(module: Any, target: Any) -> Any:
-    """Return a new stream for hasten's copies, which no `ScriptStreams` counts.
-
-    Args:
-        module: of the device, such as `torch.cuda`.
-        target: a `torch.device` with an index.
-    """
+    """Return a new stream for hasten's copies, which no `ScriptStreams` counts."""
     new = unwrap(module.Stream.__new__)  # past those that watch other devices
     _OWN.append(new(module.Stream, target))
     return _OWN[-1]
@@ -32,7 +27,6 @@ class ScriptStreams:
     code that names it shows that there may be some.
 
     Args:
-        module: of the device, such as `torch.cuda`.
         mentioned: says where the script's code names streams.
         on_another: called once, before the first new stream is there.
 

@@ -10,8 +10,8 @@ from hasten.loader.sources.source import stock_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hasten.loader.item_facts import ItemFacts
     from hasten.loader.notices import Notices
+    from hasten.loader.proofs import ItemFacts
 
 
 class OfferedSources:

@@ -82,30 +82,20 @@ class EarlyAnswers:
 
 
 class NextBatches:
-    """The next batch of each pass that goes on, where it is here before the script asks for it.
-
-    Args:
-        loader_of: returns the loader of an iterator, None if it is unknown or gone.
-    """
+    """The next batch of each pass that goes on, where it is here before the script asks for it."""
 
     def __init__(self, loader_of: Callable[[Any], Any]) -> None:
         self._loader_of = loader_of
-        self._peeks: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
+        self._peeks: WeakKeyDictionary[Any, weakref.WeakMethod[Any]] = WeakKeyDictionary()
         self._going: WeakSet[Any] = WeakSet()
 
     def know(self, iterator: Any, peek: Callable[[], Any]) -> None:
-        """Let `peek` show the next batch of an iterator that does not get it from torch.
+        """Let the method `peek` show the next batch of an iterator.
 
-        That method's object may hold the loader, which may hold the iterator: if it were held here,
-        this entry would never go.
+        Its object may hold the loader, which may hold the iterator: if it were held here, this
+        entry would never go.
         """
-        itself = weakref.WeakMethod(peek)
-
-        def shown() -> Any:
-            method = itself()
-            return None if method is None else method()
-
-        self._peeks[iterator] = shown
+        self._peeks[iterator] = weakref.WeakMethod(peek)
 
     def asked(self, iterator: Any) -> None:
         """Note that the script asks for a batch."""
@@ -120,25 +110,18 @@ class NextBatches:
 
         The batch is the object that the script will probably get when it asks for it. Until then
         nothing happens that the script could see.
-
-        Args:
-            wanted: whether the next batch of a loader is of use.
         """
+        from torch.utils.data import dataloader
+
+        workers_kind = dataloader._MultiProcessingDataLoaderIter
         for iterator in list(self._going):
             loader = self._loader_of(iterator)
             if loader is None or not wanted(loader):
                 continue
-            if iterator not in self._peeks:
-                self._peeks[iterator] = _peek_of(iterator)
-            batch = self._peeks[iterator]()
+            if iterator not in self._peeks and type(iterator) is workers_kind:
+                self.know(iterator, EarlyAnswers(iterator).peek)
+            peek = self._peeks[iterator]() if iterator in self._peeks else None
+            batch = None if peek is None else peek()
             if batch is not None:
                 self._going.discard(iterator)
                 yield loader, batch
-
-
-def _peek_of(iterator: Any) -> Callable[[], Any]:
-    from torch.utils.data import dataloader
-
-    if type(iterator) is dataloader._MultiProcessingDataLoaderIter:
-        return EarlyAnswers(iterator).peek
-    return lambda: None

@@ -73,17 +73,16 @@ class LastGlance:
 
     def renew(self) -> None:
         """Keep how it looks now."""
-        self._seen = _glance(self._loader)
+        self._seen = self._look()
 
     @property
     def is_stale(self) -> bool:
         """Whether it looks different by now."""
-        return self._seen != _glance(self._loader)
+        return self._seen != self._look()
 
-
-def _glance(loader: Any) -> list[Any]:
-    roots = loader.dataset, loader.collate_fn
-    return [fingerprint(root, brief=True, deepest=DEEP) for root in roots]
+    def _look(self) -> list[Any]:
+        roots = self._loader.dataset, self._loader.collate_fn
+        return [fingerprint(root, brief=True, deepest=DEEP) for root in roots]
 
 
 def _looks(loader: Any) -> list[Any]:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from hasten.loader.worker_plan import WorkerPlan
     from hasten.loader.workers.tasks import Task, TaskReport
-    from hasten.loader.workers.worker_timeout import WorkerTimeout
 
 # Restarting workers takes about as long as these looks.
 _LOOK_S = 0.25
 _LOOK_BYTES = 1 << 28
 _DESCRIPTORS_COUNT = 1 << 16
+_PREFETCH_COUNT = 2
 
 
 @dataclass(eq=False, slots=True)
@@ -48,18 +48,11 @@ class Pool:
     """The workers of one loader, and the tasks that they have.
 
     Args:
-        loader: the script's loader.
         source: what makes the batches in the workers; None is torch's own way.
-        count: worker processes.
-        ahead_count: tasks that each worker holds at most.
-        logical_count: workers that the script has.
-        waiting: how long to wait for a batch.
-        stays: whether the workers stay for the next pass.
-        seen: what the workers will see of the loader, if they may stay.
+        patience_s: how long to wait for workers that the script never asked for.
         setups: what each worker does before its first batch.
 
     Attributes:
-        processes: the worker processes.
         given: tasks of the current pass that were not taken yet.
         seen: what the workers saw of the loader, if they may stay.
     """
@@ -69,17 +62,15 @@ class Pool:
         loader: Any,
         source: Any,
         *,
-        count: int,
-        ahead_count: int,
-        logical_count: int,
-        waiting: WorkerTimeout,
+        worker_plan: WorkerPlan,
+        patience_s: float,
         stays: bool,
         seen: DatasetSnapshot | None = None,
         setups: Sequence[Any] = (),
     ) -> None:
-        self.count = count
-        self.logical_count = logical_count
-        self.capacity = count * ahead_count
+        self.count, self.logical_count = worker_plan.count, worker_plan.logical_count
+        ahead_count = _ahead_count(loader, self.count)
+        self.capacity = self.count * ahead_count
         self.source = source
         self.setups = tuple(setups)
         self.seen = seen
@@ -87,11 +78,11 @@ class Pool:
         self.given: deque[SentTask] = deque()
         self._row: deque[SentTask] = deque()
         self._holder: weakref.ref[Any] | None = None
-        if not logical_count:
+        if not self.logical_count:
             _allow_descriptors()
-        site = WorkerDataset(loader, source, logical_count=logical_count, setups=setups)
+        site = WorkerDataset(loader, source, logical_count=self.logical_count, setups=setups)
         self.processes = WorkerProcesses(
-            loader, site, count=count, ahead_count=ahead_count, waiting=waiting
+            loader, site, count=self.count, ahead_count=ahead_count, patience_s=patience_s
         )
 
     # ---- who uses it
@@ -128,10 +119,8 @@ class Pool:
 
     def serves(self, worker_plan: WorkerPlan, source: Any, setups: Sequence[Any]) -> bool:
         """Return whether these workers are what is requested."""
-        same_count = (self.count, self.logical_count) == (
-            worker_plan.count,
-            worker_plan.logical_count,
-        )
+        wanted = worker_plan.count, worker_plan.logical_count
+        same_count = (self.count, self.logical_count) == wanted
         return same_count and self.setups == tuple(setups) and kind(self.source) == kind(source)
 
     @property
@@ -148,13 +137,11 @@ class Pool:
 
     def give(self, task: Task) -> None:
         """Give a task to the next worker."""
-        self.given.append(SentTask(task))
-        self._submit(self.given[-1])
-
-    def _submit(self, sent: SentTask) -> None:
+        sent = SentTask(task)
+        self.given.append(sent)
         while len(self._row) >= self.capacity:
             self._receive()
-        self.processes.put(sent.task)
+        self.processes.put(task)
         self._row.append(sent)
 
     def take(self) -> tuple[Task, Any, TaskReport]:
@@ -183,25 +170,27 @@ class Pool:
             sent.answer = opened(batch), report
 
     def discard(self) -> list[Task]:
-        """Discard the answers to all tasks that were given; return the tasks."""
-        return _drop(self.given)
+        """Discard the answers to all tasks, whether they have arrived or not; return the tasks."""
+        for sent in self.given:
+            sent.awaited = False
+        dropped = [sent.task for sent in self.given]
+        self.given.clear()
+        return dropped
+
+    def peek(self) -> Any:
+        """Return the batch of the oldest task that was given if it has arrived, else None."""
+        while self.given and self.given[0].answer is None and self.processes.has_answer():
+            self._receive()
+        answer = self.given[0].answer if self.given else None
+        return None if answer is None else answer[0]
 
 
-def peek(pool: Pool) -> Any:
-    """Return the batch of the oldest task that was given if it has arrived, else None."""
-    while pool.given and pool.given[0].answer is None and pool.processes.has_answer():
-        pool._receive()
-    answer = pool.given[0].answer if pool.given else None
-    return None if answer is None else answer[0]
-
-
-def _drop(tasks: deque[SentTask]) -> list[Task]:
-    """Discard the answers to some tasks, whether they have arrived or not; return the tasks."""
-    for sent in tasks:
-        sent.awaited = False
-    dropped = [sent.task for sent in tasks]
-    tasks.clear()
-    return dropped
+def _ahead_count(loader: Any, count: int) -> int:
+    """Return how many tasks each worker holds at most."""
+    own = int(loader.num_workers)
+    if not own:
+        return _PREFETCH_COUNT
+    return max(1, own * int(loader.prefetch_factor) // count)
 
 
 def kind(source: Any) -> str:

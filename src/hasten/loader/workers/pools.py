@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.worker_plan import stay
 from hasten.loader.workers.pool import Pool, looks
-from hasten.loader.workers.worker_timeout import WorkerTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hasten.loader.worker_plan import WorkerPlan
 
-_PREFETCH_COUNT = 2
 _MOST_IDLE = 4
 
 
@@ -34,12 +32,7 @@ class IdlePools:
 
 
 class Pools:
-    """Lends workers to passes, and keeps those that may stay.
-
-    Args:
-        note: called with one sentence on why workers do not stay.
-        idle: those of all loaders.
-    """
+    """Lends workers to passes, and keeps those that may stay."""
 
     def __init__(self, note: Callable[[str], None], idle: IdlePools) -> None:
         self._note = note
@@ -57,16 +50,9 @@ class Pools:
         keeps: bool,
         patience_s: float,
     ) -> Pool:
-        """Return workers for a pass: kept ones if they are free and saw this state of the loader.
+        """Return workers for a pass, the `holder`: kept ones if they saw this state of the loader.
 
-        Args:
-            loader: the script's.
-            worker_plan: how many, and whose random numbers they draw.
-            source: what makes the batches in them; None is torch's own way.
-            setups: what each worker does before its first batch.
-            holder: the pass.
-            keeps: they may stay.
-            patience_s: how long to wait for workers that the script never asked for.
+        Those of an added pool are waited for `patience_s`; `keeps` says whether new ones may stay.
         """
         key = (worker_plan.count, worker_plan.logical_count)
         kept = self._kept.get(key)
@@ -79,7 +65,8 @@ class Pools:
             # The streams of the script's own persistent workers continue in the kept ones.
             if kept.processes.lives and (own_stay or same):
                 kept.hold(holder, realigned=own_stay)
-                self._note_use(kept, own_stay=own_stay)
+                if not own_stay:  # those that the script keeps are its own affair
+                    self._idle.use(kept)
                 return kept
             if seen is not None and not seen.is_whole:
                 self._note("workers do not stay: to see what they are made with takes too long")
@@ -88,25 +75,18 @@ class Pools:
         pool = Pool(
             loader,
             source,
-            count=worker_plan.count,
-            ahead_count=_ahead_count(loader, worker_plan.count),
-            logical_count=worker_plan.logical_count,
-            waiting=WorkerTimeout(
-                added=not loader.num_workers, timeout_s=loader.timeout, patience_s=patience_s
-            ),
+            worker_plan=worker_plan,
+            patience_s=patience_s,
             stays=own_stay or (seen is not None and seen.is_whole),
             seen=seen,
             setups=setups,
         )
         pool.hold(holder, realigned=own_stay)
-        self._note_use(pool, own_stay=own_stay)
+        if not own_stay:
+            self._idle.use(pool)
         if key not in self._kept:  # of two simultaneous passes, the second one's end with it
             self._kept[key] = pool
         return pool
-
-    def _note_use(self, pool: Pool, *, own_stay: bool) -> None:
-        if not own_stay:  # those that the script keeps are its own affair
-            self._idle.use(pool)
 
     def drop(self) -> None:
         """End all kept workers that no pass holds; the others go with their pass."""
@@ -114,10 +94,3 @@ class Pools:
         for pool in pools.values():
             if pool.free:
                 pool.processes.close()
-
-
-def _ahead_count(loader: Any, count: int) -> int:
-    own = int(loader.num_workers)
-    if not own:
-        return _PREFETCH_COUNT
-    return max(1, own * int(loader.prefetch_factor) // count)

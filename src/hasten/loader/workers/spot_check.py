@@ -18,11 +18,7 @@ EVERY = 32
 
 
 class SpotCheck:
-    """How far the batches of added workers have been found equal to the main process's.
-
-    Args:
-        notices: tells the user if they stop being equal.
-    """
+    """How far the batches of added workers have been found equal to the main process's."""
 
     def __init__(self, notices: Notices) -> None:
         self._notices = notices
@@ -49,14 +45,8 @@ class SpotCheck:
 def differs(loader: Any, indices: Sequence[Any], batch: Any, number: int) -> bool:
     """Return whether one sample of a batch differs when it is made here; nothing is drawn for it.
 
-    Batches from the script's own collate function cannot tell: which part of them comes from which
-    sample is not known.
-
-    Args:
-        loader: the script's.
-        indices: of the batch.
-        batch: what workers made.
-        number: the batch's number; some batches are checked, each time at a different place.
+    Some batches are checked, each time at a different place. Batches from the script's own
+    collate function cannot tell: which part of them comes from which sample is not known.
     """
     from torch.utils.data import default_collate
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
@@ -46,7 +45,7 @@ def doubtful(question: Callable[[], bool]) -> bool:
     try:
         reading, writing = os.pipe()
         pid = os.fork()
-    except (OSError, AttributeError):
+    except OSError:
         return True
     if pid == 0:
         _answer(question, writing)
@@ -71,12 +70,9 @@ def _answer(question: Callable[[], bool], writing: int) -> None:
 
 
 def _end(pid: int) -> None:
-    """Wait for the fork, which has nothing more to do; one that hangs is killed."""
-    until_s = time.monotonic() + 0.5
-    with contextlib.suppress(ChildProcessError):  # the script's handler of SIGCHLD was faster
-        while time.monotonic() < until_s:
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return
-            time.sleep(0.001)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    """End the fork, which has nothing more to do, or hangs."""
+    # The script's handler of SIGCHLD may be faster.
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        if not os.waitpid(pid, os.WNOHANG)[0]:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

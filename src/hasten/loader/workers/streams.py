@@ -17,8 +17,6 @@ class Streams:
 
     Args:
         key: the pass's key; the streams restart with each pass.
-        seed: the base seed of the pass.
-        logical_count: workers that the script has.
         dataset: the one that `get_worker_info()` reports.
         quiet: the items have drawn nothing so far: then the generators are only watched.
 
@@ -43,19 +41,16 @@ class Streams:
         own = random_states.read()
         try:
             with with_threads(1):
-                return self._made(index, fetch, own)
+                if self._quiet:
+                    batch = fetch()
+                    if random_states.read() == own:
+                        return batch
+                    self._quiet = False
+                return self._drawn(index, fetch)
         finally:
             if not self._quiet:
                 random_states.restore(own)
             restore(said)
-
-    def _made(self, index: int, fetch: Callable[[], Any], own: random_states.States) -> Any:
-        if self._quiet:
-            batch = fetch()
-            if random_states.read() == own:
-                return batch
-            self._quiet = False
-        return self._drawn(index, fetch)
 
     def _drawn(self, index: int, fetch: Callable[[], Any]) -> Any:
         if index in self.starts:

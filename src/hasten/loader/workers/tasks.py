@@ -97,7 +97,6 @@ class WorkerDataset:
 
     Args:
         loader: the script's loader; what fetching needs of it is kept, not the loader itself.
-        source: makes the batches; None is torch's own way.
         logical_count: how many workers the script has: each is a stream of random numbers.
         setups: objects with `enter(worker_index)` and `first(fetch, indices, dataset,
             collate_fn)`.
@@ -132,15 +131,8 @@ class WorkerDataset:
         if hasattr(faster, "collate_fn"):
             faster.collate_fn = self._collate
 
-    def __getitems__(self, task: Task) -> tuple[Any, TaskReport]:
-        """Fetch the batch of a task, with automatic batching."""
-        return self._answer(task)
-
     def __getitem__(self, task: Task) -> tuple[Any, TaskReport]:
-        """Fetch the batch of a task, without automatic batching."""
-        return self._answer(task)
-
-    def _answer(self, task: Task) -> tuple[Any, TaskReport]:
+        """Fetch the batch of a task; torch asks this way without automatic batching."""
         index = task.number % self._logical_count if self._logical_count else 0
         try:
             if self._logical_count:
@@ -157,6 +149,8 @@ class WorkerDataset:
             return (batch if self._pins else posted(batch)), report
         except Exception as error:
             return None, TaskReport(fetch_ns=0, error=wrapped(error, index))
+
+    __getitems__ = __getitem__
 
     def _plain(self, task: Task) -> tuple[Any, TaskReport]:
         """Fetch with the draws of one of the script's workers, whatever they are."""

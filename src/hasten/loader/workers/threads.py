@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -33,7 +33,6 @@ _FUNCTIONS = (  # which libraries, how their thread count is read, how it is set
         for before, after in product(("", "scipy_"), ("", "64_", "_64"))
     ),
     (r"libmkl_rt", "MKL_Get_Max_Threads", "MKL_Set_Num_Threads"),
-    (r"libblis", "bli_thread_get_num_threads", "bli_thread_set_num_threads"),
     (r"lib[gi]?omp", "omp_get_max_threads", "omp_set_num_threads"),
 )
 _PATTERN = re.compile("|".join(dict.fromkeys(pattern for pattern, *_ in _FUNCTIONS)))
@@ -51,10 +50,7 @@ class _ThreadCount(NamedTuple):
 
 def _loaded() -> Iterator[tuple[str, ctypes.CDLL]]:
     """Yield name and handle of each BLAS and OpenMP library in this process; load none."""
-    try:
-        maps = Path("/proc/self/maps").read_text(errors="replace")
-    except OSError:
-        return
+    maps = Path("/proc/self/maps").read_text(errors="replace")
     for path in sorted(set(re.findall(r"/.*\.so.*", maps))):
         if _PATTERN.search(os.path.basename(path)):
             with suppress(OSError):
@@ -125,17 +121,6 @@ def repair_affinity(mask: frozenset[int]) -> Callable[[], None]:
     return lambda: os.sched_setaffinity(0, own)
 
 
-@contextmanager
-def _limited(count: int, mask: frozenset[int]) -> Iterator[list[Callable[[], None]]]:
-    """Limit threads and repair the mask; what stays in the list is undone at the end."""
-    undos = [repair_affinity(mask), limit(count)]
-    try:
-        yield undos
-    finally:
-        for undo in reversed(undos):
-            undo()
-
-
 def _goes_on(value: Any, depth: int = 0) -> bool:
     """Return whether a dataset holds what advances when read: open files, iterators."""
     if hasattr(type(value), "__next__"):
@@ -179,25 +164,19 @@ class WorkerThreads:
         self,
         fetch: Callable[[Sequence[int]], Any],
         indices: Sequence[int],
-        dataset: Any = None,
+        dataset: Any,
         collate_fn: Any = None,
     ) -> Any:
         """Return the batch of `indices`; check the limit with it if a check is due.
 
         Checks are due at the first batches until one succeeds, then at every 256th, so this may
         replace `fetch` at every batch.
-
-        Args:
-            fetch: makes a batch as the script has it.
-            indices: of the samples.
-            dataset: what `fetch` reads; None for that of `get_worker_info()`.
-            collate_fn: what it makes the batch with, if that may hold something.
         """
         due = not self._lift or self._batch_count % _CHECKED_EVERY == 0
         self._batch_count += 1
         if self.refused or not due:
             return fetch(indices)
-        return self._checked(fetch, indices, dataset, collate_fn)
+        return self._checked(fetch, indices, (dataset, collate_fn))
 
     def lift(self) -> None:
         """Restore the libraries and the mask."""
@@ -205,26 +184,16 @@ class WorkerThreads:
             self._lift.pop()()
 
     def _checked(
-        self,
-        fetch: Callable[[Sequence[int]], Any],
-        indices: Sequence[int],
-        dataset: Any,
-        collate_fn: Any,
+        self, fetch: Callable[[Sequence[int]], Any], indices: Sequence[int], roots: tuple[Any, Any]
     ) -> Any:
-        from torch.utils.data import IterableDataset, get_worker_info
-
         self.lift()
-        info = get_worker_info()
-        if dataset is None and info is not None:
-            dataset = info.dataset
-        goes_on = _goes_on(dataset) or _goes_on(collate_fn)
-        if dataset is None or isinstance(dataset, IterableDataset) or goes_on:
+        if any(map(_goes_on, roots)):
             self.refused = "fetching a batch twice may not be the same as once"
             return fetch(indices)
-        start, before = random_states.read(), _looks(dataset, collate_fn)
+        start, before = random_states.read(), _looks(*roots)
         batch = fetch(indices)
         end = random_states.read()
-        if before == _looks(dataset, collate_fn) and not _goes_on(dataset):
+        if before == _looks(*roots) and not _goes_on(roots[0]):
             try:
                 self.refused = self._differs(fetch, indices, batch, start, end)
             finally:
@@ -243,16 +212,15 @@ class WorkerThreads:
     ) -> str:
         """Fetch again under the limit, keep it if nothing differs, and say what does."""
         random_states.restore(start)
-        with _limited(self.count, self.mask) as undos:
-            try:
-                found = difference(fetch(indices), batch)
-            except Exception as error:
-                return f"the limit made it raise {type(error).__name__}"
-            if not found and random_states.read() != end:
-                found = "the random states after the batch"
-            if not found:
-                self._lift = undos[:]
-                undos.clear()
+        self._lift = [repair_affinity(self.mask), limit(self.count)]
+        try:
+            found = difference(fetch(indices), batch)
+        except Exception as error:
+            found = f"the limit made it raise {type(error).__name__}"
+        if not found and random_states.read() != end:
+            found = "the random states after the batch"
+        if found:
+            self.lift()
         return found
 
     def __getstate__(self) -> dict[str, Any]:

@@ -54,7 +54,8 @@ class SharedCollate:
         plain = _collated(samples, shared=False)
         if self._shares is None:
             return self._decide(plain, _collated(samples, shared=True))
-        if self._for_worker and not _by_rows(plain):
+        by_rows = all(one.is_contiguous() for one in leaves(plain) if hasattr(one, "is_contiguous"))
+        if self._for_worker and not by_rows:
             self._shares = True
             return _collated(samples, shared=True)
         return plain
@@ -75,10 +76,6 @@ def _collated(samples: Any, *, shared: bool) -> Any:
         return default_collate(samples)
     finally:
         restore(before)
-
-
-def _by_rows(batch: Any) -> bool:
-    return all(leaf.is_contiguous() for leaf in leaves(batch) if hasattr(leaf, "is_contiguous"))
 
 
 def collate_in_worker(loader: Any) -> Any:

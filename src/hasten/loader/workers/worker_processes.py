@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
+import time
 from collections import deque
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -16,7 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hasten.loader.workers.tasks import Task, TaskReport, WorkerDataset
-    from hasten.loader.workers.worker_timeout import WorkerTimeout
+
+_LOOK_S = 0.5
+_CHECKS_S = 10.0
+_CHECKS_RATIO = 3.0
+_STOPPED_RATIO = 2.0
+
+
+class WorkersLost(Exception):
+    """Workers that the script never asked for died, or hang."""
 
 
 class _Feed:
@@ -43,25 +54,27 @@ class WorkerProcesses:
     The processes, queues, pinning thread and watchdogs are those of torch's own iterator, which
     is given tasks in place of indices and never reaches the end of its sampler.
 
+    If the script has workers itself, deaths and time-outs are handled as torch does. Torch
+    raises when a worker dies, whatever the main process is doing then. So torch knows about
+    workers that the script never asked for only while somebody waits for them.
+
     Args:
-        loader: the script's loader.
         site: what takes the dataset's place in the workers.
-        count: worker processes.
         ahead_count: tasks that each worker holds at most.
-        waiting: how long to wait for a batch.
+        patience_s: how long to wait for a batch of workers that the script never asked for.
     """
 
     def __init__(
-        self,
-        loader: Any,
-        site: WorkerDataset,
-        *,
-        count: int,
-        ahead_count: int,
-        waiting: WorkerTimeout,
+        self, loader: Any, site: WorkerDataset, *, count: int, ahead_count: int, patience_s: float
     ) -> None:
         self._count = count
+        self._are_added = not loader.num_workers
+        self._timeout_s, self._patience_s = loader.timeout, patience_s
         self._feed = _Feed()
+        overrides: dict[str, Any] = {"timeout": loader.timeout}
+        if self._are_added:  # a fork does not run the script's file again
+            fork = multiprocessing.get_context("fork")
+            overrides = {"timeout": _LOOK_S, "multiprocessing_context": fork}
         self._torchs = make_worker_iterator(
             loader,
             count,
@@ -69,23 +82,24 @@ class WorkerProcesses:
             collate_fn=as_it_is,
             worker_init_fn=site.start,
             prefetch_factor=ahead_count,
-            timeout=waiting.timeout_s,
             _index_sampler=self._feed,
-            **waiting.start_method,
+            **overrides,
         )
         self._early: EarlyAnswers | None = None
         self._received_count = 0
-        self._waiting = waiting
 
     def begin(self, *, realigned: bool) -> None:
         """Begin a pass; `realigned` with the first worker, as torch does."""
-        self._waiting.begin(self._torchs)
+        if self._are_added:
+            _stop_watching(self._torchs)
+        else:
+            _watch(self._torchs)
         if realigned:
             self._torchs._worker_queue_idx_cycle = cycle(range(self._count))
 
     def end(self) -> None:
-        """End a pass: workers that stay may die, and that is no error."""
-        self._waiting.end(self._torchs)
+        """End a pass: workers that stay die when the process ends, and that is no error."""
+        _stop_watching(self._torchs)
 
     @property
     def lives(self) -> bool:
@@ -109,18 +123,33 @@ class WorkerProcesses:
         Torch skips what a dead worker had, and an interruption may have lost an answer.
 
         Args:
-            checked: batches are made more than once.
+            checked: batches are made more than once, which the script's time-out does not expect.
 
         Raises:
             WorkersLost: the script never asked for them, and can do without.
             RuntimeError: a worker died, or the time-out passed (torch's own words).
         """
-        batch, report = self._waiting.next_answer(self._torchs, checked=checked)
+        batch, report = self._wait_for_added() if self._are_added else self._wait(checked=checked)
         lost_count = self._torchs._rcvd_idx - 1 - self._received_count
         self._received_count = self._torchs._rcvd_idx
         if self._torchs._pin_memory:  # torch's pinning turns tuples into lists
             report = report._replace(states=as_read(report.states), stamps=as_read(report.stamps))
         return lost_count, batch, report
+
+    def _wait(self, *, checked: bool) -> Any:
+        more_s = _CHECKS_S + (_CHECKS_RATIO - 1) * self._timeout_s if checked else 0.0
+        return _patient(self._torchs, more_s)
+
+    def _wait_for_added(self) -> Any:
+        try:
+            _watch(self._torchs)
+            return _patient(self._torchs, self._patience_s)
+        except Exception as error:
+            if _timed_out(error):
+                raise WorkersLost(f"none gave a batch for {self._patience_s:.0f} s") from error
+            raise WorkersLost(said(error)) from error
+        finally:
+            _stop_watching(self._torchs)
 
     def close(self, *, lost: bool = False) -> None:
         """End the workers, and wait for them; those that are lost may hang."""
@@ -128,3 +157,46 @@ class WorkerProcesses:
             if worker._parent_pid == os.getpid():  # else this is a copy of who started them
                 worker.kill()
         self._torchs._shutdown_workers()
+
+
+def said(error: Exception) -> str:
+    """Return the first line of what an exception says."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _patient(iterator: Any, patience_s: float) -> Any:
+    """Wait for the next answer; keep waiting if the time-out passes before `patience_s`."""
+    waited_s = 0.0
+    while True:
+        began_s = time.monotonic()
+        try:
+            return iterator._next_data()
+        except RuntimeError as error:
+            # All processes may have been stopped meanwhile, as by Ctrl-Z, and did not wait then.
+            waited_s += min(time.monotonic() - began_s, _STOPPED_RATIO * iterator._timeout)
+            if not _timed_out(error) or waited_s >= patience_s:
+                raise
+
+
+def _timed_out(error: Exception) -> bool:
+    return str(error).startswith("DataLoader timed out")
+
+
+def _watch(iterator: Any) -> None:
+    """Let torch raise if one of these workers dies; raise at once if one already has."""
+    from torch.utils.data._utils import signal_handling
+
+    signals: Any = signal_handling
+    _stop_watching(iterator)
+    iterator._worker_pids_set = True
+    signals._set_worker_pids(id(iterator), tuple(worker.pid for worker in iterator._workers))
+    signals._error_if_any_worker_fails()
+
+
+def _stop_watching(iterator: Any) -> None:
+    from torch.utils.data._utils import signal_handling
+
+    signals: Any = signal_handling
+    with contextlib.suppress(ValueError):  # they are not watched
+        signals._remove_worker_pids(id(iterator))
+    iterator._worker_pids_set = False
