@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import random
 import sys
 from functools import _lru_cache_wrapper as memoised
@@ -245,29 +244,14 @@ def _routine(  # noqa: PLR0917
 def _wrapped(
     body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
 ) -> Value:
-    """Follow a call of a `partial`, or of what remembers its results."""
+    """Follow a call of a `partial`."""
     if isinstance(one, memoised):
-        if kept := body.follower.apart(one.__wrapped__, args, named, body, node):
-            body.gap(f"it keeps {kept} from one call to another", node)
-        body.reads.objects[id(one)] = one  # who calls it elsewhere gets the same objects
-        body.reads.load(*filter(_is_shared, _remembered(one)))
-        return unknown()
+        return body.gap("it calls what keeps its results from one call to another", node)
     if type(one) is not partial:
         return body.gap(f"a call of a {type(one).__name__} cannot be followed", node)
     given = {name: body.reads.load(value) for name, value in one.keywords.items()}
     first = [body.reads.load(value) for value in one.args]
     return call_object(body, one.func, [*first, *args], {**given, **named}, node, module=None)
-
-
-def _remembered(one: Any) -> list[Any]:
-    """Return what a function under `functools.lru_cache` remembers, with its arguments."""
-    parts = gc.get_referents(one)
-    return [*parts, *(value for part in parts if type(part) is dict for value in part.values())]
-
-
-def _is_shared(value: Any) -> bool:
-    """Return whether what is remembered may be written by name."""
-    return type(value) in (list, dict, set) or is_user_class(type(value))
 
 
 def _python(  # noqa: PLR0917
@@ -276,9 +260,6 @@ def _python(  # noqa: PLR0917
 ) -> Value:  # fmt: skip
     """Follow a call of a function or of a bound method that is written in Python."""
     function = one.__func__ if isinstance(one, MethodType) else one
-    if isinstance(function, memoised):
-        owner = body.reads.load(one.__self__)
-        return call_object(body, function, [owner, *args], named, node, module=None)
     given = args
     if isinstance(one, MethodType):
         if is_global_generator(one.__self__):

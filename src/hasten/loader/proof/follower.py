@@ -103,21 +103,6 @@ class Follower:
             self, around.path, around.space, around.enclosing(), around.owner, variables
         ), node)  # fmt: skip
 
-    def apart(self, one: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
-              node: ast.AST | None) -> str:  # fmt: skip
-        """Follow a call as if nothing were known; return what about it varies over time."""
-        known, self._known = self._known, {}
-        drew, self.reads.draws = self.reads.draws, False
-        asked, self.reads.files = self.reads.files, set()
-        calls.call_object(body, one, args, named, node, module=None)
-        found = (
-            "random numbers" if self.reads.draws else "what files hold" if self.reads.files else ""
-        )
-        self.reads.draws |= drew
-        self.reads.files |= asked
-        self._known = known
-        return found
-
     def live(
         self, body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
     ) -> Value:

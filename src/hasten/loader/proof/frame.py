@@ -34,12 +34,6 @@ class CallFollower(Protocol):
     def inner(self, callee: Value, args: list[Value], named: Mapping[str, Value]) -> Value:
         """Follow a function or lambda that is defined in the code itself."""
 
-    def apart(
-        self, one: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
-        node: ast.AST | None,
-    ) -> str:  # fmt: skip
-        """Follow a call as if nothing were known; return what about it varies over time."""
-
     def live(
         self, body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
     ) -> Value:

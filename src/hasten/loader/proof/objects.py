@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections import namedtuple
 from enum import Enum
@@ -19,9 +18,8 @@ from typing import Any
 
 _FIELD = type(namedtuple("_Fields", "one").one)  # type: ignore[attr-defined]
 _SLOTS = (MemberDescriptorType, GetSetDescriptorType, _FIELD)
-_BOUND = (FunctionType, functools._lru_cache_wrapper)
 _STOCK_DESCRIPTORS = (
-    *_SLOTS, *_BOUND, staticmethod, classmethod, property, WrapperDescriptorType,
+    *_SLOTS, FunctionType, staticmethod, classmethod, property, WrapperDescriptorType,
     type(list.append), type(dict.__dict__["fromkeys"]), BuiltinFunctionType,
 )  # fmt: skip
 
@@ -105,7 +103,7 @@ def _bound(owner: Any, found: Any) -> Any:
         return OPAQUE
     if isinstance(owner, type):
         return found
-    if isinstance(found, _BOUND):
+    if isinstance(found, FunctionType):
         return MethodType(found, owner)
     if isinstance(found, _SLOTS):
         try:
