@@ -1057,25 +1057,6 @@ for batch in loader:
 """,
         "UNWRITTEN",
     ),
-    "what a pattern names": (
-        """
-class Jitter:
-    def __init__(self): self.scale = 1.0
-class More(Rows):
-    def __init__(self):
-        super().__init__()
-        self.jitter = Jitter()
-    def __getitem__(self, i):
-        match self.jitter:
-            case Jitter(scale=scale): return self.rows[i] * scale
-rows = More()
-loader = DataLoader(rows, batch_size=4)
-for batch in loader:
-    told(loader)
-    rows.jitter.scale = 2.0
-""",
-        "UNWRITTEN",
-    ),
     "an episode that was drawn": (
         """
 class Episode:

@@ -50,9 +50,8 @@ class Body:
         self.names = StoredNames(set(variables))
         self.returned: list[Value] = []
         self.first = next(iter(variables), "")
-        self.scoped: set[str] = set()
         self.consumed: set[ast.expr] = set()
-        self._trails: list[dict[str, list[Value]]] = []
+        self.trails: list[dict[str, list[Value]]] = []
 
     # ---- names
 
@@ -95,7 +94,7 @@ class Body:
         if name in self.names.outside:
             self.gap(f"it sets the variable {name} outside of the function", node)
         self.variables[name] = value
-        for trail in self._trails if name not in self.scoped else ():
+        for trail in self.trails:
             trail.setdefault(name, []).append(value)
 
     # ---- statements
@@ -140,10 +139,10 @@ class Body:
     def broken(self, *blocks: Sequence[ast.stmt]) -> None:
         """Follow blocks that may stop anywhere: what follows may see any value that they store."""
         before, trail = dict(self.variables), dict[str, list[Value]]()
-        self._trails.append(trail)
+        self.trails.append(trail)
         for block in blocks:
             self.block(block)
-        self._trails.pop()
+        self.trails.pop()
         for name, values in trail.items():
             earlier = [before[name]] if name in before else []
             self.variables[name] = either(*earlier, *values)
@@ -327,19 +326,6 @@ def _delete(body: Body, node: Any) -> None:
             body.assign(target, new(flat=True))
 
 
-def _match(body: Body, node: Any) -> None:
-    subject = body.value(node.subject)
-    before, ends = dict(body.variables), [dict(body.variables)]
-    for case in node.cases:
-        body.variables = dict(before)
-        expressions.matched(body, subject, case.pattern)
-        if case.guard is not None:
-            expressions.tested(body, case.guard)
-        body.block(case.body)
-        ends.append(body.variables)
-    body._join(ends)
-
-
 def _import(body: Body, node: Any) -> None:
     for name, found in expressions.imported(body, node):
         body.bind(name, found)
@@ -356,5 +342,5 @@ _STATEMENTS: dict[type, Callable[[Body, Any], bool | None]] = {
     ast.While: _while, ast.With: _with, ast.Try: _try, ast.FunctionDef: _define,
     ast.Raise: _raise, ast.Assert: _assert, ast.Delete: _delete, ast.Import: _import,
     ast.ImportFrom: _import, ast.Pass: _nothing, ast.Break: _nothing, ast.Continue: _nothing,
-    ast.Global: _nothing, ast.Nonlocal: _nothing, ast.Match: _match,
+    ast.Global: _nothing, ast.Nonlocal: _nothing,
 }  # fmt: skip

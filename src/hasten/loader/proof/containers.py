@@ -228,28 +228,16 @@ def dictionary(body: Frame, node: Any) -> Value:
 
 def comprehension(body: Frame, node: Any) -> Value:
     """Follow a comprehension or a generator expression."""
-    inner = list(ast.walk(node))
-    walrus = any(isinstance(one, ast.NamedExpr) for one in inner)
-    if walrus and any(isinstance(one, ast.Lambda) for one in inner):
+    if any(isinstance(one, ast.NamedExpr) for one in ast.walk(node)):
         return body.gap("a comprehension with an assignment cannot be followed", node)
     first = iterated(body, body.value(node.generators[0].iter), node)
-    assigned = {one.target.id for one in inner if isinstance(one, ast.NamedExpr)}
-    targets = {
-        one.id for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    } - assigned  # fmt: skip
-    outer, around = dict(body.variables), body.scoped
-    if isinstance(node, ast.GeneratorExp) and node not in body.consumed:
-        body.variables = {name: one for name, one in body.enclosing().items() if name in outer}
-    body.scoped = around | targets
-    found: list[Value] = []
-    if walrus:
-        body.repeated(lambda: found.append(_made(body, node, first)))
-    else:
-        found.append(_made(body, node, first))
-    body.scoped = around
-    kept = {name: one for name, one in body.variables.items() if name in assigned}
-    body.variables = {**outer, **kept}
-    return either(*found)
+    outer, trails = body.variables, body.trails
+    runs_later = isinstance(node, ast.GeneratorExp) and node not in body.consumed
+    seen = body.enclosing() if runs_later else outer
+    body.variables, body.trails = {name: seen[name] for name in outer}, []
+    found = _made(body, node, first)
+    body.variables, body.trails = outer, trails
+    return found
 
 
 def _made(body: Frame, node: Any, first: Value) -> Value:

@@ -48,23 +48,6 @@ def enter(body: Frame, value: Value, node: ast.AST) -> Value:
     return value
 
 
-def matched(body: Frame, subject: Value, pattern: ast.pattern) -> None:
-    """Follow a pattern of a `match` statement: what it captures may be any part."""
-    body.ask(subject, "*", pattern)
-    for node in ast.walk(pattern):
-        if isinstance(node, ast.MatchValue):
-            body.value(node.value)
-        if isinstance(node, ast.MatchClass):
-            kind = body.value(node.cls).only
-            body.reads.attributes.update(node.kwd_attrs, getattr(kind, "__match_args__", ()))
-            body.ask(unknown(), "*", node)
-        name = getattr(node, "name", None) or getattr(node, "rest", None)
-        if isinstance(name, str):
-            whole = node is pattern
-            found = subject if whole else new() if subject.is_plain else unknown()
-            body.bind(name, found)
-
-
 def imported(body: Frame, node: Any) -> Iterator[tuple[str, Value]]:
     """Follow an import: nothing runs if the module is already loaded."""
     for alias in node.names:

@@ -61,7 +61,7 @@ class Frame(Protocol):
     variables: dict[str, Value]
     returned: list[Value]
     first: str
-    scoped: set[str]
+    trails: list[dict[str, list[Value]]]
     consumed: set[ast.expr]
 
     def name(self, name: str) -> Value:
