@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import kinds, library, methods, operators
+from hasten.loader.proof.frame import Given
 from hasten.loader.proof.objects import attribute_of
 from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.values import Value, either, elements, live, new, unknown
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
 _MOST_MEMBERS = 1 << 24
 _SCALARS = {int, float, str, bytes, bool, type(None)}
-_CONSUMING = {
+CONSUMING = {
     "any", "all", "sum", "min", "max", "list", "tuple", "set", "dict", "sorted", "frozenset",
     "join",
 }  # fmt: skip
+"""Functions that go through an iterable before they return."""
 
 
 def subscript(body: Frame, node: Any) -> Value:
@@ -33,7 +35,7 @@ def subscript(body: Frame, node: Any) -> Value:
     if _is_sliced(body, owner, key):
         part = iterated(body, owner, node)
         body.ask(part, "*", node)
-        return new(shares=body.reads.holds(part) and not (part.flat and part.fresh), kind=list)
+        return new(shares=body.reads.keeps([part]), kind=list)
     found = member(body, owner, key.only, node)
     fresh = owner.fresh and not owner.flat and _has_slice(node.slice)
     if fresh and methods.is_of_library(body, owner, "__getitem__"):
@@ -77,7 +79,7 @@ def member(body: Frame, owner: Value, key: Any, node: ast.AST | None) -> Value:
         if owner.kind is not None and is_user_class(owner.kind):
             found = attribute_of(owner.kind, "__getitem__")
             if isinstance(found, FunctionType):
-                return body.follower.call(found, [owner, new(flat=True)], {}, body, node)
+                return body.follower.call(body, found, Given([owner, new(flat=True)], {}, node))
         body.ask(owner, "__getitem__", node)
         if owner.flat:
             return Value(None, fresh=owner.fresh, shares=owner.shares, flat=True)
@@ -135,7 +137,8 @@ def _member_of(body: Frame, one: Any, key: Any, node: ast.AST | None) -> Value |
     if kind.__name__ == "defaultdict":
         return body.gap("a defaultdict grows when it is read", node)
     if library.is_read(kind) and not _has_stock_items(kind):
-        return body.follower.method(live(one), "__getitem__", [new(flat=True)], {}, body, node)
+        index = Given([new(flat=True)], {}, node)
+        return body.follower.method(body, live(one), "__getitem__", index)
     held = elements(one)
     if held is None:
         return _part_of_array(body, one, node)
@@ -211,7 +214,7 @@ def sequence(body: Frame, node: Any) -> Value:
 
 
 def _container(body: Frame, parts: Sequence[Value], kind: type | None) -> Value:
-    holds = any(not (part.flat and part.fresh) and body.reads.holds(part) for part in parts)
+    holds = body.reads.keeps(parts)
     onlies = [part.only for part in parts]
     if kind is tuple and not holds and all(part.flat for part in parts) and ... not in onlies:
         return live(tuple(onlies))
@@ -251,8 +254,3 @@ def _made(body: Frame, node: Any, first: Value) -> Value:
     parts = [body.value(one) for one in made]
     kind = {ast.DictComp: dict, ast.GeneratorExp: None}.get(type(node), list)
     return _container(body, parts, kind=kind)
-
-
-def consumes(name: str) -> bool:
-    """Return whether a function goes through an iterable before it returns."""
-    return name in _CONSUMING

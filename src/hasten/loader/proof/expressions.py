@@ -8,6 +8,7 @@ from importlib.util import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import attributes, calls, containers, operators
+from hasten.loader.proof.frame import Given
 from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.values import Value, either, live, new, unknown
 
@@ -38,8 +39,8 @@ def tested(body: Frame, node: ast.expr) -> bool | None:
 def enter(body: Frame, value: Value, node: ast.AST) -> Value:
     """Follow the entry and exit of a `with` block; return what `__enter__` gives."""
     if value.fresh and value.kind is not None and is_user_class(value.kind):
-        found = body.follower.method(value, "__enter__", [], {}, body, node)
-        body.follower.method(value, "__exit__", [new()] * 3, {}, body, node)
+        found = body.follower.method(body, value, "__enter__", Given([], {}, node))
+        body.follower.method(body, value, "__exit__", Given([new()] * 3, {}, node))
         return found
     if not value.fresh or value.objects is not None:
         return body.gap("a context that cannot be followed is entered", node)
@@ -114,8 +115,7 @@ def _walrus(body: Frame, node: Any) -> Value:
 
 def _yield(body: Frame, node: Any) -> Value:
     given = live(None) if node.value is None else body.value(node.value)
-    holds = body.reads.holds(given) and not (given.flat and given.fresh)
-    body.returned.append(new(shares=holds, kind=list))
+    body.returned.append(new(shares=body.reads.keeps([given]), kind=list))
     return unknown()
 
 

@@ -86,6 +86,12 @@ def has_attribute(owner: Any, name: str) -> bool:
     return inspect.getattr_static(owner, name, missing) is not missing
 
 
+def parameter_count(one: Any) -> int:
+    """Return how many arguments a function takes, apart from the object of a method."""
+    code = getattr(getattr(one, "__func__", one), "__code__", None)
+    return code.co_argcount - isinstance(one, MethodType) if code else 1
+
+
 def _own(owner: Any) -> dict[str, Any] | None:
     try:
         held = object.__getattribute__(owner, "__dict__")

@@ -8,6 +8,7 @@ from collections import deque
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.proof.frame import Given
 from hasten.loader.proof.kinds import gives_batches
 from hasten.loader.proof.objects import OPAQUE, attribute_of
 from hasten.loader.proof.source import is_generated, is_user_class
@@ -94,7 +95,7 @@ def _special(body: Frame, value: Value, kind: type, name: str, node: ast.AST | N
     function = attribute_of(kind, name)
     if isinstance(function, FunctionType):
         many = [unknown()] * (function.__code__.co_argcount - 1)
-        body.follower.call(function, [owner, *many], {}, body, node)
+        body.follower.call(body, function, Given([owner, *many], {}, node))
     elif function is OPAQUE or function is not None:
         body.gap(f"{kind.__name__}.{name} cannot be followed", node)
 

@@ -6,6 +6,7 @@ import ast
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.proof.frame import Given
 from hasten.loader.proof.objects import OPAQUE, attribute_of
 from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.values import Value, is_atomic, new
@@ -25,7 +26,7 @@ def attribute(body: Frame, owner: Value, name: str, value: Value, node: ast.AST)
     if owner.fresh and owner.kind is not None and is_user_class(owner.kind):
         found = attribute_of(owner.kind, name)
         if isinstance(found, property) and found.fset is not None:
-            body.follower.call(found.fset, [owner, value], {}, body, node)
+            body.follower.call(body, found.fset, Given([owner, value], {}, node))
         elif found is OPAQUE or isinstance(attribute_of(owner.kind, "__setattr__"), FunctionType):
             body.gap(f"code of the script's sets {name}", node)
     body.ask(owner, f"={name}", node)
@@ -39,7 +40,7 @@ def member(body: Frame, owner: Value, value: Value, node: ast.AST) -> None:
     if kind is not None and is_user_class(kind):
         found = attribute_of(kind, "__setitem__")
         if isinstance(found, FunctionType):
-            body.follower.call(found, [owner, new(), value], {}, body, node)
+            body.follower.call(body, found, Given([owner, new(), value], {}, node))
     body.ask(owner, "__setitem__", node)
     into(body, owner, value, node)
 
