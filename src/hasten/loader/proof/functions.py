@@ -180,9 +180,9 @@ def _result(
     if any(library.copies(home, name) for home in homes):
         whole = typed or all(one.flat for one in values) or not _is_numpys(homes)
         return new(shares=inside and not whole, flat=whole)
-    if library.holds(name):
+    if name in library.HOLDING:
         return new(shares=holds, kind=made)
-    arrays = any(library.is_array_home(home) for home in homes) and library.is_flat(name)
+    arrays = any(home.startswith(library.ARRAYS) for home in homes) and name not in library.NOT_FLAT
     flat = arrays and (typed or not _is_numpys(homes) or all(one.flat for one in values))
     return Value(None, fresh=not holds, shares=holds, flat=flat, kind=made if not holds else None)
 

@@ -50,11 +50,11 @@ def by_name(body: Frame, owner: Value, name: str, given: Given) -> Value:
     body.ask(owner, name, node)
     for value in given.values:
         operators.implied(body, value, node)
-    body.reads.draws |= library.draws_itself(name)
+    body.reads.draws |= name in library.DRAWN_IN_PLACE
     harmless = name in library.PURE_METHODS and owner.flat and owner.fresh
     if library.writes_itself(name) and not harmless:
         return _write(body, owner, name, given.values, node)
-    if name not in library.PURE_METHODS and not library.draws_itself(name):
+    if name not in library.PURE_METHODS and name not in library.DRAWN_IN_PLACE:
         return body.gap(f"it calls .{name}(), which is not known to be free of effects", node)
     found = _of_texts(owner, name, given.values)
     found = found or _of_dictionaries(body, owner.objects or (), name, args)
@@ -163,7 +163,7 @@ def _result(
     holds = body.reads.keeps(parts)
     if name == "astype" and len(values) == 1 and is_numeric(args[0] if args else None):
         return new(flat=True)
-    if owner.flat and library.is_flat(name):
+    if owner.flat and name not in library.NOT_FLAT:
         copies = name in library.COPYING_METHODS and not (name == "copy" and values)
         return Value(None, fresh=owner.fresh or copies, shares=not (owner.fresh or copies),
                      flat=name != "astype")  # fmt: skip

@@ -24,11 +24,8 @@ _STOCK_DESCRIPTORS = (
 )  # fmt: skip
 
 
-class Opaque:
-    """An attribute whose value only running code could tell."""
-
-
-OPAQUE = Opaque()
+OPAQUE = object()
+"""Stands for an attribute whose value only running code could tell."""
 
 
 def attribute_of(owner: Any, name: str) -> Any:
