@@ -50,7 +50,6 @@ class Body:
         self.names = StoredNames(set(variables))
         self.returned: list[Value] = []
         self.first = next(iter(variables), "")
-        self.consumed: set[ast.expr] = set()
         self.trails: list[dict[str, list[Value]]] = []
 
     # ---- names

@@ -19,7 +19,6 @@ from hasten.loader.proof import (
     objects,
     transforms,
 )
-from hasten.loader.proof.bindings import called
 from hasten.loader.proof.frame import Given
 from hasten.loader.proof.source import (
     is_generated,
@@ -44,8 +43,6 @@ def call(body: Frame, node: Any) -> Value:
     """Follow a call; return what it may return."""
     if isinstance(node.func, ast.Attribute) and _is_super(node.func.value):
         return _super_call(body, node)
-    if called(node) in containers.CONSUMING:
-        body.consumed.update(one for one in node.args if isinstance(one, ast.GeneratorExp))
     given = _given(body, node)
     for value in given.values:
         if any(hasattr(type(one), "__next__") for one in value.objects or ()):

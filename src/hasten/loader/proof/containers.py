@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
 _MOST_MEMBERS = 1 << 24
 _SCALARS = {int, float, str, bytes, bool, type(None)}
-CONSUMING = {
-    "any", "all", "sum", "min", "max", "list", "tuple", "set", "dict", "sorted", "frozenset",
-    "join",
-}  # fmt: skip
-"""Functions that go through an iterable before they return."""
 
 
 def subscript(body: Frame, node: Any) -> Value:
@@ -235,8 +230,7 @@ def comprehension(body: Frame, node: Any) -> Value:
         return body.gap("a comprehension with an assignment cannot be followed", node)
     first = iterated(body, body.value(node.generators[0].iter), node)
     outer, trails = body.variables, body.trails
-    runs_later = isinstance(node, ast.GeneratorExp) and node not in body.consumed
-    seen = body.enclosing() if runs_later else outer
+    seen = body.enclosing() if isinstance(node, ast.GeneratorExp) else outer  # it may run later
     body.variables, body.trails = {name: seen[name] for name in outer}, []
     found = _made(body, node, first)
     body.variables, body.trails = outer, trails

@@ -70,7 +70,6 @@ class Frame(Protocol):
     returned: list[Value]
     first: str
     trails: list[dict[str, list[Value]]]
-    consumed: set[ast.expr]
 
     def name(self, name: str) -> Value:
         """Return what a variable may be."""
