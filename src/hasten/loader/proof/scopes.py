@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hasten.loader.proof.bindings import bindings, called, callee, imported, puts, stored
-from hasten.loader.proof.nearness import FAR, HOLDS, NEAR, SENT, Known, level
+from hasten.loader.proof.nearness import FAR, HOLDS, NEAR, Known, level
 from hasten.loader.proof.script import Unreadable, applied, names_of
 
 if TYPE_CHECKING:
@@ -136,8 +136,6 @@ class VariableScope:
             if isinstance(target, ast.Attribute):
                 self._raise(self.known.attributes, target.attr, HOLDS)
             target = target.func if isinstance(target, ast.Call) else target.value
-        if isinstance(target, ast.Yield):
-            self._raise(self.known.reached, SENT, NEAR)
         if isinstance(target, ast.Name) and target.id not in self.known.functions:
             self._reach(target.id, HOLDS)
             if target.id in self.parameters:

@@ -44,7 +44,7 @@ class Tree:
         self.nodes = list(ast.walk(self.module))
         for node in self.nodes:
             if isinstance(node, Function):
-                self._nodes.setdefault((_name(node), _first_line(node)), []).append(node)
+                self._nodes.setdefault((_name(node), first_line(node)), []).append(node)
 
     def function(self, code: CodeType) -> Function | None:
         """Return the definition of a code object; None if the file does not match what runs."""
@@ -189,9 +189,16 @@ def _name(node: Function) -> str:
     return "<lambda>" if isinstance(node, ast.Lambda) else node.name
 
 
-def _first_line(node: Function) -> int:
-    above = [] if isinstance(node, ast.Lambda) else node.decorator_list
-    return min([node.lineno, *(one.lineno for one in above)])
+def first_line(node: Any) -> int:
+    """Return the line of a statement or a lambda, or of the first decorator above it."""
+    lines = [node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))]
+    return int(min(lines))
+
+
+def text_of(node: ast.AST) -> str:
+    """Return the text of a piece of code, cut to a line."""
+    text = ast.unparse(node)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _inner(node: Function) -> ast.AST:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof.frame import Given
 from hasten.loader.proof.objects import OPAQUE, attribute_of
-from hasten.loader.proof.source import is_user_class
+from hasten.loader.proof.source import is_user_class, text_of
 from hasten.loader.proof.values import Value, is_atomic, new
 
 if TYPE_CHECKING:
@@ -48,16 +48,10 @@ def member(body: Frame, owner: Value, value: Value, node: ast.AST) -> None:
 def into(body: Frame, owner: Value, value: Value, node: ast.AST) -> None:
     """Follow a write into an object."""
     if not owner.fresh:
-        body.gap(f"it writes into what outlives the batch: `{short(node)}`", node)
+        body.gap(f"it writes into what outlives the batch: `{text_of(node)}`", node)
     elif body.reads.holds(value) and not owner.flat:
         body.reads.facts.mixes = True
         owner.shares = True
-
-
-def short(node: ast.AST) -> str:
-    """Return the text of a piece of code, cut to a line."""
-    text = ast.unparse(node)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def augmented(body: Frame, node: Any) -> None:
@@ -66,7 +60,7 @@ def augmented(body: Frame, node: Any) -> None:
     body.ask(before, "*", node)
     body.ask(added, "*", node)
     if not before.fresh and not _is_number(before):
-        body.gap(f"it writes into what outlives the batch: `{short(node)}`", node)
+        body.gap(f"it writes into what outlives the batch: `{text_of(node)}`", node)
     if before.kind is not None and is_user_class(before.kind):
         body.gap("an operator of a class of the script's is used", node)
     holds = before.shares or (body.reads.holds(added) and not added.flat and not before.flat)
