@@ -19,11 +19,7 @@ _PUTTING = words("append add insert extend update put appendleft setdefault push
 
 
 class Returned(ast.expr):
-    """What a call that is running will return: its arguments are evaluated, and nothing is called.
-
-    Args:
-        call: the call.
-    """
+    """What a call that is running will return: nothing more is evaluated or called for it."""
 
     def __init__(self, call: ast.Call) -> None:
         super().__init__()

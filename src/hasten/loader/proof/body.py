@@ -6,7 +6,7 @@ import ast
 import builtins
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof import expressions, writes
+from hasten.loader.proof import containers, expressions, writes
 from hasten.loader.proof.stored_names import StoredNames
 from hasten.loader.proof.values import Value, either, live, new, sign, unknown
 
@@ -177,14 +177,14 @@ class Body:
 
     def _unpack(self, target: ast.Tuple | ast.List, value: Value) -> None:
         starred = any(isinstance(part, ast.Starred) for part in target.elts)
-        whole = expressions.iterated(self, value, target)
+        whole = containers.iterated(self, value, target)
         for position, part in enumerate(target.elts):
             if isinstance(part, ast.Starred):
                 self.assign(part.value, new(shares=self.reads.holds(value), kind=list))
-            elif starred or not expressions.has_positions(value):
+            elif starred or not containers.has_positions(value):
                 self.assign(part, whole)
             else:
-                self.assign(part, expressions.member(self, value, position, target))
+                self.assign(part, containers.member(self, value, position, target))
 
 
 def _ends(statements: Sequence[ast.stmt]) -> bool:
@@ -244,7 +244,7 @@ def _for(body: Body, node: Any) -> None:
     iterated = body.value(node.iter)
 
     def once() -> None:
-        body.assign(node.target, expressions.iterated(body, iterated, node.iter))
+        body.assign(node.target, containers.iterated(body, iterated, node.iter))
         body.broken(node.body)
 
     body.repeated(once)

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
     from hasten.loader.proof.frame import Frame
 
-member, iterated, has_positions = (
-    containers.member, containers.iterated, containers.has_positions,
-)  # fmt: skip
-
 
 def value(body: Frame, node: ast.expr) -> Value:
     """Return what an expression may be."""
@@ -70,16 +66,6 @@ def imported(body: Frame, node: Any) -> Iterator[tuple[str, Value]]:
             yield bound, live(whole if alias.asname else sys.modules[bound])
 
 
-def _constant(body: Frame, node: Any) -> Value:
-    del body
-    return live(node.value)
-
-
-def _name(body: Frame, node: Any) -> Value:
-    found: Value = body.name(node.id)
-    return found
-
-
 def _choice(body: Frame, node: Any) -> Value:
     known = tested(body, node.test)
     if known is not None:
@@ -95,10 +81,6 @@ def _text(body: Frame, node: Any) -> Value:
             if part.format_spec is not None:
                 body.value(part.format_spec)
     return new(flat=True)
-
-
-def _lambda(body: Frame, node: Any) -> Value:
-    return Value(None, fresh=True, shares=False, made=(node, body))
 
 
 def _slice(body: Frame, node: Any) -> Value:
@@ -120,14 +102,16 @@ def _yield(body: Frame, node: Any) -> Value:
 
 
 _EXPRESSIONS: dict[type, Callable[[Frame, Any], Value]] = {
-    ast.Constant: _constant, ast.Name: _name, ast.Attribute: attributes.read,
+    ast.Constant: lambda body, node: live(node.value),
+    ast.Name: lambda body, node: body.name(node.id), ast.Attribute: attributes.read,
     ast.Subscript: containers.subscript, ast.BinOp: operators.binary,
     ast.Compare: operators.compare, ast.BoolOp: operators.boolean,
     ast.UnaryOp: operators.unary, ast.IfExp: _choice, ast.Tuple: containers.sequence,
     ast.List: containers.sequence, ast.Set: containers.sequence,
     ast.Dict: containers.dictionary, ast.ListComp: containers.comprehension,
     ast.SetComp: containers.comprehension, ast.GeneratorExp: containers.comprehension,
-    ast.DictComp: containers.comprehension, ast.JoinedStr: _text, ast.Lambda: _lambda,
+    ast.DictComp: containers.comprehension, ast.JoinedStr: _text,
+    ast.Lambda: lambda body, node: Value(None, fresh=True, shares=False, made=(node, body)),
     ast.Starred: lambda body, node: body.value(node.value), ast.Slice: _slice,
     ast.NamedExpr: _walrus, ast.Yield: _yield, ast.YieldFrom: _yield,
     ast.Call: calls.call,

@@ -23,9 +23,6 @@ _MOST_CALLS = 2000
 class Follower:
     """Follows functions that the items call.
 
-    Args:
-        reads: records what is found.
-
     Attributes:
         in_worker: what is followed runs once in a worker process.
     """

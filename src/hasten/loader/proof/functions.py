@@ -356,11 +356,9 @@ def _attribute(body: Frame, name: str, args: list[Value], node: Any) -> Value | 
 
 def _is_instance(owners: tuple[Any, ...] | None, given: Any) -> Value:
     known = owners is not None and isinstance(given, (type, tuple))
-    if not known or any(is_user_class(type(one)) for one in _all_of(given)):
+    if not known or any(
+        is_user_class(type(one)) for one in (given if isinstance(given, tuple) else (given,))
+    ):
         return new(flat=True)
     found = {isinstance(one, given) for one in owners or ()}
     return live(found.pop()) if len(found) == 1 else new(flat=True)
-
-
-def _all_of(given: Any) -> tuple[Any, ...]:
-    return given if isinstance(given, tuple) else (given,)

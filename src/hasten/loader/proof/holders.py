@@ -279,13 +279,6 @@ def names_of(
 ) -> ReachableNames:
     """Return the names by which the user's code can reach what the items read.
 
-    Args:
-        reads: what the items read.
-        loader: the script's.
-        frames: of the user's code, on all threads.
-        modules: of the user's.
-        heap: what else there is of the user's.
-
     Raises:
         TooLarge: there is too much to look through.
     """

@@ -19,11 +19,7 @@ _MOST_LOOKS = 6
 
 
 def read_items(loader: Any) -> tuple[Reads, bool]:
-    """Follow what makes a batch; return what it reads, and whether the batch shares any of it.
-
-    Args:
-        loader: a map-style `DataLoader`.
-    """
+    """Follow what makes a batch; return what it reads, and whether the batch shares any of it."""
     facts = Facts()
     for _ in range(_MOST_LOOKS):
         known = facts.size
@@ -35,10 +31,12 @@ def read_items(loader: Any) -> tuple[Reads, bool]:
 
 
 def _read(loader: Any, facts: Facts) -> tuple[Reads, bool]:
-    reads = Reads(facts)
+    from torch.utils.data import IterableDataset
+
+    reads, dataset = Reads(facts), loader.dataset
     body = bodies.Body(Follower(reads), "", {}, {}, None, {})
     node = ast.Pass()
-    if not hasattr(type(loader.dataset), "__getitem__") or _is_stream(loader.dataset):
+    if not hasattr(type(dataset), "__getitem__") or isinstance(dataset, IterableDataset):
         reads.gap("its items are a stream, not a table")
         return reads, True
     batch = _batch(body, loader, node)
@@ -46,12 +44,6 @@ def _read(loader: Any, facts: Facts) -> tuple[Reads, bool]:
     _worker(body, loader, node)
     world.answer(body)
     return reads, holds
-
-
-def _is_stream(dataset: Any) -> bool:
-    from torch.utils.data import IterableDataset
-
-    return isinstance(dataset, IterableDataset)
 
 
 def _batch(body: Any, loader: Any, node: ast.AST) -> Value:

@@ -86,12 +86,9 @@ def _of_dictionaries(
     if name in _VIEWS:
         return live(*(tuple(getattr(one, name)()) for one in objects))
     if name == "get":
-        return either(body.reads.load(*_values(objects)), *args[1:], live(None))
+        held = [value for one in objects for value in one.values()]
+        return either(body.reads.load(*held), *args[1:], live(None))
     return None
-
-
-def _values(objects: Sequence[Any]) -> list[Any]:
-    return [value for one in objects for value in one.values()]
 
 
 def _refused(body: Frame, owner: Value, name: str, args: Sequence[Value]) -> str:
@@ -118,12 +115,8 @@ def _does_more(owner: Value, name: str, args: Sequence[Value]) -> str:
         return f"it may write into what outlives the batch: .{name}(out)"
     if name == "to" and any(not _stays(one) for one in args):
         return "it may use an accelerator"
-    opens = name == "open" and not (owner.flat and _is_read(args))
-    return "it calls .open()" if opens else ""
-
-
-def _is_read(args: Sequence[Value]) -> bool:
-    return not args or args[0].only in ("r", "rb", "rt")
+    is_read = not args or args[0].only in ("r", "rb", "rt")
+    return "it calls .open()" if name == "open" and not (owner.flat and is_read) else ""
 
 
 def _are_pictures(owner: Value) -> bool:

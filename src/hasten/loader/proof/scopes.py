@@ -50,8 +50,9 @@ class VariableScope:
         self.known = known
         self.nodes = [node for top in unit.nodes for node in ast.walk(top)]
         self.parameters = _parameters(unit)
-        is_method = unit.owner and not _is_static(unit)
-        self.first = self.parameters[0] if self.parameters and is_method else ""
+        decorators = getattr(unit.function, "decorator_list", [])
+        is_static = any(getattr(one, "id", "") == "staticmethod" for one in decorators)
+        self.first = self.parameters[0] if self.parameters and unit.owner and not is_static else ""
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
         self._imported = imported(self.nodes)
         outside = {name for node in self.nodes if isinstance(node, (ast.Global, ast.Nonlocal))
@@ -235,13 +236,7 @@ class VariableScope:
 def scopes_of(
     code: ScriptCode, names: ReachableNames, is_of_items: Callable[[Unit], bool]
 ) -> list[VariableScope]:
-    """Return the scopes of code that can still run, with what is passed from one to another.
-
-    Args:
-        code: what can still run.
-        names: by which names the script can get at what the items read.
-        is_of_items: tells whether items run a piece of code.
-    """
+    """Return the scopes of code that can still run, with what is passed from one to another."""
     classes = {unit.owner for unit in code.units} - {""}
     known = Known(code.functions, code.methods, code.stored, classes, code.aliases)
     scopes = [VariableScope(unit, names, known) for unit in code.units]
@@ -419,11 +414,6 @@ def _positional(unit: Unit) -> list[str]:
     if arguments is None:
         return []
     return [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
-
-
-def _is_static(unit: Unit) -> bool:
-    decorators = getattr(unit.function, "decorator_list", [])
-    return any(getattr(one, "id", "") == "staticmethod" for one in decorators)
 
 
 def _defaults(unit: Unit) -> list[tuple[str, ast.AST]]:

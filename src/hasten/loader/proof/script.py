@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader.proof.aliases import aliases_in, container_of
 from hasten.loader.proof.bindings import Returned, called
-from hasten.loader.proof.source import Function, Tree, first_line, is_user_class, tree_of_file
+from hasten.loader.proof.source import (
+    Function,
+    Tree,
+    first_line,
+    is_user_class,
+    name_of,
+    tree_of_file,
+)
 from hasten.loader.proof.stored_names import stored_by, within
 from hasten.loader.proof.word_list import words
 
@@ -272,7 +279,9 @@ def _called_at_once(nodes: Sequence[ast.AST]) -> set[int]:
     if not any(isinstance(node, _DEFINITIONS) and node.name == "apply" for node in nodes):
         called |= {id(function) for node in calls if (function := applied(node)) is not None}
     called |= {id(one) for node in nodes if isinstance(node, ast.ClassDef) for one in node.bases}
-    return called | {id(one) for node in calls if _is_super(node) for one in node.args}
+    return called | {
+        id(one) for node in calls if getattr(node.func, "id", "") == "super" for one in node.args
+    }
 
 
 def _answers_tests(tree: Tree) -> bool:
@@ -365,10 +374,6 @@ def _last_name(node: ast.AST) -> str:
     return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
-def _is_super(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id == "super"
-
-
 def applied(call: ast.Call) -> ast.Name | ast.Attribute | None:
     """Return the function whose name is passed to a method `apply`."""
     if isinstance(call.func, ast.Attribute) and call.func.attr == "apply" and call.args:
@@ -384,10 +389,8 @@ def _functions(tree: Tree) -> Iterator[Unit]:
         node, owner, function = waiting.pop()
         for child in ast.iter_child_nodes(node):
             if isinstance(child, Function):
-                name = "<lambda>" if isinstance(child, ast.Lambda) else child.name
-                inner: Any = child.body
-                body = [inner] if isinstance(child, ast.Lambda) else list(inner)
-                yield Unit(tree.path, body, child, name, owner, None, function)
+                body = [child.body] if isinstance(child, ast.Lambda) else child.body
+                yield Unit(tree.path, body, child, name_of(child), owner, None, function)
                 waiting.append((child, "", child))
             else:
                 inside = child.name if isinstance(child, ast.ClassDef) else owner

@@ -52,13 +52,7 @@ _FLAT_READERS = {"list", "set", "tuple", "sorted", "dict", "enumerate", "zip", "
 
 
 class Writes:
-    """Looks through code that can still run for stores into what the items read.
-
-    Args:
-        reads: what the items read.
-        names: the names by which the script can reach it.
-        code: what can still run.
-    """
+    """Looks through code that can still run for stores into what the items read."""
 
     def __init__(self, reads: Reads, names: ReachableNames, code: ScriptCode) -> None:
         self._reads = reads

@@ -78,7 +78,9 @@ def _transform(body: Frame, one: Any, given: Given) -> Value:
     args = [value for value in given.args if value is not MANY]
     holds = reads.keeps(args)
     flat = bool(args) and all(value.flat for value in args)
-    whole = Value(None, fresh=not holds, shares=holds, flat=flat and _is_flat(one))
+    whole = Value(
+        None, fresh=not holds, shares=holds, flat=flat and type(one).__name__ not in _GROUPS
+    )
     if type(one).__name__ not in _DRAW_NOTHING:
         reads.draws = True
     if _held(one).get("inplace") and not (args and args[0].fresh):
@@ -91,7 +93,9 @@ def _transform(body: Frame, one: Any, given: Given) -> Value:
     following.append(one)
     found = _stages(body, one, args or [new()], node)
     following.pop()
-    return either(whole, *found) if not _replaces(one) else [whole, *found][-1]
+    if type(one).__name__ in ("Compose", "Lambda"):  # they return what the last of their parts does
+        return [whole, *found][-1]
+    return either(whole, *found)
 
 
 def _stages(body: Frame, one: Any, passed: list[Value], node: Any) -> list[Value]:
@@ -166,15 +170,6 @@ def call_made(body: Frame, made: Value, given: Given) -> Value:
 
 
 _GROUPS = ("FiveCrop", "TenCrop", "Lambda", "Compose", "Sequential")
-
-
-def _is_flat(one: Any) -> bool:
-    return type(one).__name__ not in _GROUPS
-
-
-def _replaces(one: Any) -> bool:
-    """Return whether what a transform returns is what the last of its parts does."""
-    return type(one).__name__ in ("Compose", "Lambda")
 
 
 def _is_stage(part: Any) -> bool:
