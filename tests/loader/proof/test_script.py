@@ -268,7 +268,7 @@ ELSEWHERE = {
     "what a view is of": (
         "gains = {'a': 1.0}\nVIEW = __import__('types').MappingProxyType(gains)\n"
         "class More(Rows):\n    def __getitem__(self, i): return VIEW['a']\nrows = More()\n",
-        "if number > 90: gains['a'] = 2.0", "OWNED",
+        "if number > 90: gains['a'] = 2.0", "PURE",
     ),
     "a function that a decorator keeps": (
         "hooks = []\ndef hook(f):\n    hooks.append(f)\n@hook\ndef harder(): rows.gain = 2.0\n",

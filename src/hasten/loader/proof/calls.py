@@ -111,9 +111,6 @@ def _of_rest(body: Frame, first: Value, rest: tuple[type, ...], name: str, given
         return live(None)
     if isinstance(found, FunctionType) and is_user_function(found):
         return body.follower.call(body, found, given.after(first))
-    if name == "__init__" and rest[0] in (list, dict, tuple, set, Exception):
-        first.shares = first.shares or any(map(body.reads.holds, given.args))
-        return live(None)
     return body.gap(f"super().{name}() cannot be followed", given.node)
 
 

@@ -129,7 +129,7 @@ def _special(body: Frame, one: Any, name: str, homes: set[str], given: Given) ->
         return _open(body, name, given)
     if name in _COPYING and "copy" in homes:
         return _copied(body, name, given)
-    if isinstance(one, type) and name in GENERATORS | {"SystemRandom"}:
+    if isinstance(one, type) and name in GENERATORS:
         return _generator(body, one, given)
     if name == "default_rng":
         kind = getattr(sys.modules.get("numpy.random"), "Generator", None)

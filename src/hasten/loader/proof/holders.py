@@ -18,7 +18,6 @@ from types import (
     FrameType,
     FunctionType,
     GeneratorType,
-    MappingProxyType,
     MemberDescriptorType,
     ModuleType,
     SimpleNamespace,
@@ -287,8 +286,6 @@ def names_of(
     _add_from_heap(graph, heap)
     graph.grow()
     written = set(reads.content) | sharing(list(_all_arrays(reads.content.values())), graph.arrays)
-    written |= {id(part) for one in reads.content.values() if isinstance(one, MappingProxyType)
-                for part in gc.get_referents(one)}  # fmt: skip
     plain = (list, dict, set, deque, bytearray)
     containers = {key for key, one in reads.content.items() if isinstance(one, plain)}
     attributes, variables, nested, collecting = _direct(graph, written, containers)

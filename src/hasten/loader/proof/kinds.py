@@ -17,7 +17,7 @@ _DATA = {
               "CategoricalIndex StringArray ArrowStringArray IntervalIndex "
               "_iLocIndexer _LocIndexer _AtIndexer _iAtIndexer StringMethods",
     "array": "array",
-    "builtins": "bytearray memoryview mappingproxy property",
+    "builtins": "bytearray memoryview property",
     "scipy": "csr_matrix csc_matrix coo_matrix lil_matrix dok_matrix csr_array csc_array coo_array",
     "torchvision": "Image Mask BoundingBoxes Video",
 }  # fmt: skip

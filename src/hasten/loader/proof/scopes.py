@@ -409,18 +409,20 @@ def _take(
     return grown
 
 
+def _arguments(unit: Unit) -> ast.arguments:
+    """Return the parameters of a function; the top of a module has none."""
+    none = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    return none if unit.function is None else unit.function.args
+
+
 def _positional(unit: Unit) -> list[str]:
-    arguments = getattr(unit.function, "args", None)
-    if arguments is None:
-        return []
+    arguments = _arguments(unit)
     return [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
 
 
 def _defaults(unit: Unit) -> list[tuple[str, ast.AST]]:
     """Return the parameters of a function that have defaults, with their defaults."""
-    arguments = getattr(unit.function, "args", None)
-    if arguments is None:
-        return []
+    arguments = _arguments(unit)
     names = _positional(unit)[-len(arguments.defaults) :] if arguments.defaults else []
     found: list[tuple[str, ast.AST]] = list(zip(names, arguments.defaults, strict=True))
     named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -428,9 +430,6 @@ def _defaults(unit: Unit) -> list[tuple[str, ast.AST]]:
 
 
 def _parameters(unit: Unit) -> list[str]:
-    arguments = getattr(unit.function, "args", None)
-    if arguments is None:
-        return []
-    listed = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    many = (one for one in (arguments.vararg, arguments.kwarg) if one)
-    return [one.arg for one in (*listed, *many)]
+    arguments = _arguments(unit)
+    rest = (*arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+    return [*_positional(unit), *(one.arg for one in rest if one)]
