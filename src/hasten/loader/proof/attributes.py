@@ -95,6 +95,8 @@ def of_object(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
     if isinstance(one, ModuleType):
         found = of_module(body, one, name, node)
         return found if found is not None else body.gap(f"{one.__name__}.{name} is not there", node)
+    if isinstance(one, super):  # its dictionary is that of the object, whatever it finds itself
+        return body.gap("super() cannot be followed", node)
     if isinstance(one, (FunctionType, MethodType)):
         return new(flat=True) if name in _OF_FUNCTIONS else body.gap(f"it reads {name}", node)
     if not isinstance(one, type) and not library.is_read(type(one)):

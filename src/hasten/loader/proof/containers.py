@@ -24,9 +24,7 @@ _SCALARS = {int, float, str, bytes, bool, type(None)}
 def subscript(body: Frame, node: Any) -> Value:
     """Follow `owner[key]`."""
     owner, key = body.value(node.value), body.value(node.slice)
-    operators.implied(
-        body, key, node, but="__getitem__ __len__ __str__ __repr__ __iter__ __add__", deep=False
-    )
+    operators.implied(body, key, node, but=operators.NOT_BY_OPERATORS, deep=False)
     if _is_sliced(body, owner, key):
         part = iterated(body, owner, node)
         body.ask(part, "*", node)

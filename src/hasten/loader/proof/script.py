@@ -403,9 +403,6 @@ def _rest_of(frame: FrameType) -> Unit:
     tree = tree_of_file(code.co_filename)
     function = tree.function(code) if tree else None
     if tree is None or (function is None and not tree.is_module(code)):
-        for node in tree.nodes if tree is not None else ():
-            if isinstance(node, ast.ClassDef) and node.name == code.co_name:
-                return Unit(code.co_filename, [node], None, "", node.name, frame)
         raise Unreadable(f"the source of {code.co_name} in {code.co_filename} is not what runs")
     if isinstance(function, ast.Lambda):
         rest: list[ast.AST] = [] if _is_called(function.body, frame) else [function.body]
