@@ -244,11 +244,8 @@ class Candidates(Table):
         cut = torch.from_numpy(self.volume.copy()).to(torch.float32)
         if self.config.flip and random.random() > 0.5:
             cut *= -1
-        match one.center:
-            case (x, y):
-                place = torch.tensor([x, y])
-            case _:
-                place = torch.zeros(2)
+        x, y = one.center
+        place = torch.tensor([x, y])
         return cut, torch.tensor([not one.positive, one.positive]), one.uid, place
 
 

@@ -645,8 +645,8 @@ class ThroughGetattrVarying(Base):
 class ThroughWalrus(Base):
     def __getitem__(self, i):
         y = []
-        [(y := self.seen) for _ in range(1)]
-        y.append(i)  # here
+        [(y := self.seen) for _ in range(1)]  # here
+        y.append(i)
         return i
 
 
@@ -793,9 +793,9 @@ class ThroughRecursion(Base):
 @refused
 class ThroughMatch(Base):
     def __getitem__(self, i):
-        match self.records[i]:
+        match self.records[i]:  # here
             case {"x": found}:
-                found.append(1)  # here
+                found.append(1)
         return i
 
 

@@ -147,17 +147,6 @@ class Sampler:
         yield 1
 ''')
 """
-REMEMBERED = """\
-import functools
-class Config:
-    def __init__(self): self.gain = 1.0
-@functools.lru_cache
-def config(): return Config()
-class More(Rows):
-    def __getitem__(self, i): return self.rows[i] * config().gain
-rows = More()
-cfg = config()
-"""
 MAPPED = """\
 buffer = np.memmap('rows.bin', np.float32, 'w+', shape=(12,))
 class More(Rows):
@@ -279,7 +268,7 @@ ELSEWHERE = {
     "what a view is of": (
         "gains = {'a': 1.0}\nVIEW = __import__('types').MappingProxyType(gains)\n"
         "class More(Rows):\n    def __getitem__(self, i): return VIEW['a']\nrows = More()\n",
-        "if number > 90: gains['a'] = 2.0", "OWNED",
+        "if number > 90: gains['a'] = 2.0", "PURE",
     ),
     "a function that a decorator keeps": (
         "hooks = []\ndef hook(f):\n    hooks.append(f)\n@hook\ndef harder(): rows.gain = 2.0\n",
@@ -353,12 +342,6 @@ ELSEWHERE = {
         "rows.mapped = np.load('rows.npy', mmap_mode='r')\n",
         "if number > 90: torch.save(model.state_dict(), 'best.pt')", "whole",
     ),
-    "a file that is read once": (
-        "open('gain', 'w').write('1.0')\nimport functools\n@functools.lru_cache\n"
-        "def gain():\n    with open('gain') as file:\n"
-        "        return float(file.read())\nclass More(Rows):\n"
-        "    def __getitem__(self, i): return gain()\nrows = More()\n", "pass", "PURE",
-    ),
     "statistics of a batch": (
         "class More(Rows):\n    def __getitem__(self, i):\n"
         "        x = torch.ones(2, 3)\n"
@@ -394,21 +377,6 @@ ELSEWHERE = {
     "an argument of a partial": (
         "level = __import__('functools').partial(np.copyto, rows.table)\n",
         "if number > 90: level(2.0)", "OWNED",
-    ),
-    "what a memoised function gives": (
-        "import functools\n@functools.lru_cache\ndef centre(): return np.zeros(3)\n"
-        "class More(Rows):\n    def __getitem__(self, i): return float(self.centre[0])\n"
-        "rows = More()\nrows.centre = centre()\ndef track():\n    mine = centre()\n"
-        "    mine *= 0.9\n", "if number > 90: track()", "OWNED",
-    ),
-    "what a memoised function gave": (REMEMBERED, "if number > 90: cfg.gain = 2.0", "UNWRITTEN"),
-    "what a memoised function will give": (
-        REMEMBERED, "if number > 90: config().gain = 2.0", "UNWRITTEN",
-    ),
-    "what a memoised function gives and nobody changes": (REMEMBERED, "pass", "whole"),
-    "a dictionary of a memoised function": (
-        REMEMBERED.replace("Config()", "{'gain': 1.0}").replace(".gain", "['gain']"),
-        "if number > 90: cfg['gain'] = 2.0", "OWNED",
     ),
     "a file that items map anew and the script has mapped": (
         MAPPED, "if number > 90: buffer[3] = 2.0", "OWNED",
@@ -1086,25 +1054,6 @@ loader = DataLoader(rows, batch_size=4)
 for batch in loader:
     told(loader)
     rows.tries[0][1].score = 2.0
-""",
-        "UNWRITTEN",
-    ),
-    "what a pattern names": (
-        """
-class Jitter:
-    def __init__(self): self.scale = 1.0
-class More(Rows):
-    def __init__(self):
-        super().__init__()
-        self.jitter = Jitter()
-    def __getitem__(self, i):
-        match self.jitter:
-            case Jitter(scale=scale): return self.rows[i] * scale
-rows = More()
-loader = DataLoader(rows, batch_size=4)
-for batch in loader:
-    told(loader)
-    rows.jitter.scale = 2.0
 """,
         "UNWRITTEN",
     ),

@@ -24,11 +24,8 @@ class Aliases(NamedTuple):
     sources: set[int]
 
 
-class _Assigned(NamedTuple):
-    """What one assignment gives to a variable."""
-
-    variable: str
-    sources: list[tuple[ast.expr, str]]
+_Assigned = tuple[str, list[tuple[ast.expr, str]]]
+"""A variable, and what one assignment takes for it, each with its name."""
 
 
 def aliases_in(files: Sequence[Sequence[ast.AST]], functions: Set[str]) -> Aliases:
@@ -72,7 +69,7 @@ def _used_otherwise(
     targets: dict[str, set[str]],
 ) -> set[str]:
     """Return the variables that are passed on, kept or read by name, and what they are set from."""
-    passed_on = {id(node) for one in assigned if one.variable in targets for node, _ in one.sources}
+    passed_on = {id(node) for name, sources in assigned if name in targets for node, _ in sources}
     found: set[str] = set()
     for nodes in files:
         looked_at = set(_looked_at(nodes)) | passed_on
@@ -97,7 +94,7 @@ def _assigned(nodes: Sequence[ast.AST]) -> Iterator[_Assigned]:
         names = [target.id for target in node.targets if isinstance(target, ast.Name)]
         if len(names) == len(node.targets) and not any(name.startswith("__") for name in names):
             sources = list(_sources(node.value))
-            yield from (_Assigned(name, sources) for name in names)
+            yield from ((name, sources) for name in names)
 
 
 def _class_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:

@@ -46,19 +46,11 @@ _FILING = words(
 _SAVING = ("save", "imsave", "to_feather", "to_hdf", "to_excel", "to_sql", "write_")
 _OF_TEXTS = words("copy replace remove call run extract")
 """Those of the above that are also methods of things other than files."""
-
-
 _READ_ONLY = ("r", "c", None)
 
 
 def against(node: ast.AST, scope: VariableScope, reads: Reads) -> str:
-    """Return what a node does to anything that items read; empty if it does nothing.
-
-    Args:
-        node: a node of the script's code that can still run.
-        scope: the code around it.
-        reads: what the items read.
-    """
+    """Return what a node does to anything that items read; empty if it does nothing."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return _imports(node, scope)
     if isinstance(node, ast.Attribute) and node.attr in _STORED:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import kinds, library
+from hasten.loader.proof.frame import Given
 from hasten.loader.proof.objects import OPAQUE, attribute_of, has_attribute
 from hasten.loader.proof.source import is_user_class, is_user_file
-from hasten.loader.proof.values import Value, either, is_atomic, live, new, unknown
+from hasten.loader.proof.values import Value, either, is_atomic, live, new
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _of_made(body: Frame, owner: Value, name: str, node: ast.AST) -> Value:
     assert owner.kind is not None  # noqa: S101
     found = attribute_of(owner.kind, name)
     if isinstance(found, property):
-        return body.follower.call(found.fget, [owner], {}, body, node)
+        return body.follower.call(body, found.fget, Given([owner], {}, node))
     if found is OPAQUE or name in ("__dict__", "__class__"):
         return body.gap(f"it reads {name}, which cannot be followed", node)
     if isinstance(attribute_of(owner.kind, "__getattr__"), FunctionType):
@@ -95,9 +95,8 @@ def of_object(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
     if isinstance(one, ModuleType):
         found = of_module(body, one, name, node)
         return found if found is not None else body.gap(f"{one.__name__}.{name} is not there", node)
-    if isinstance(one, super):
-        held = after(one, name)
-        return live(held) if held is not None else unknown()
+    if isinstance(one, super):  # its dictionary is that of the object, whatever it finds itself
+        return body.gap("super() cannot be followed", node)
     if isinstance(one, (FunctionType, MethodType)):
         return new(flat=True) if name in _OF_FUNCTIONS else body.gap(f"it reads {name}", node)
     if not isinstance(one, type) and not library.is_read(type(one)):
@@ -119,17 +118,11 @@ def _of_users(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
     if isinstance(found, property):
         if isinstance(one, type):
             return body.gap(f"it reads the property {name}", node)
-        return body.follower.call(found.fget, [live(one)], {}, body, node)
-    if found is OPAQUE and _is_cached(one, name):
-        return body.gap(f"{name} is kept when it is first read", node)
+        return body.follower.call(body, found.fget, Given([live(one)], {}, node))
     missing = found is None and not has_attribute(one, name)
     if missing or found is OPAQUE or name == "__dict__":
         return body.gap(f"it reads {name}, which cannot be followed", node)
     return body.reads.load(found)
-
-
-def _is_cached(one: Any, name: str) -> bool:
-    return any(isinstance(vars(kind).get(name), cached_property) for kind in type(one).__mro__)
 
 
 def _of_library(body: Frame, one: Any, name: str, node: ast.AST) -> Value:

@@ -15,17 +15,11 @@ _PUTTING_INTO_FIRST = words(
     "setattr heappush heappushpop heapreplace insort insort_left insort_right setitem iadd "
     "__setattr__"
 )
-_PUTTING = words(
-    "append add insert extend update put appendleft setdefault push put_nowait send asend"
-)
+_PUTTING = words("append add insert extend update put appendleft setdefault push put_nowait")
 
 
 class Returned(ast.expr):
-    """What a call that is running will return: its arguments are evaluated, and nothing is called.
-
-    Args:
-        call: the call.
-    """
+    """What a call that is running will return: nothing more is evaluated or called for it."""
 
     def __init__(self, call: ast.Call) -> None:
         super().__init__()
@@ -65,8 +59,7 @@ def puts(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
         return found
     if not isinstance(node.func, ast.Attribute) or node.func.attr not in _PUTTING:
         return []
-    targets = [node.func.value, *([ast.Yield()] if "send" in node.func.attr else [])]
-    return [(target, one) for target in targets for one in (*node.args, *node.keywords)]
+    return [(node.func.value, one) for one in (*node.args, *node.keywords)]
 
 
 def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:

@@ -6,7 +6,7 @@ import ast
 import builtins
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof import expressions, writes
+from hasten.loader.proof import containers, expressions, writes
 from hasten.loader.proof.stored_names import StoredNames
 from hasten.loader.proof.values import Value, either, live, new, sign, unknown
 
@@ -50,9 +50,7 @@ class Body:
         self.names = StoredNames(set(variables))
         self.returned: list[Value] = []
         self.first = next(iter(variables), "")
-        self.scoped: set[str] = set()
-        self.consumed: set[ast.expr] = set()
-        self._trails: list[dict[str, list[Value]]] = []
+        self.trails: list[dict[str, list[Value]]] = []
 
     # ---- names
 
@@ -95,7 +93,7 @@ class Body:
         if name in self.names.outside:
             self.gap(f"it sets the variable {name} outside of the function", node)
         self.variables[name] = value
-        for trail in self._trails if name not in self.scoped else ():
+        for trail in self.trails:
             trail.setdefault(name, []).append(value)
 
     # ---- statements
@@ -140,10 +138,10 @@ class Body:
     def broken(self, *blocks: Sequence[ast.stmt]) -> None:
         """Follow blocks that may stop anywhere: what follows may see any value that they store."""
         before, trail = dict(self.variables), dict[str, list[Value]]()
-        self._trails.append(trail)
+        self.trails.append(trail)
         for block in blocks:
             self.block(block)
-        self._trails.pop()
+        self.trails.pop()
         for name, values in trail.items():
             earlier = [before[name]] if name in before else []
             self.variables[name] = either(*earlier, *values)
@@ -179,14 +177,14 @@ class Body:
 
     def _unpack(self, target: ast.Tuple | ast.List, value: Value) -> None:
         starred = any(isinstance(part, ast.Starred) for part in target.elts)
-        whole = expressions.iterated(self, value, target)
+        whole = containers.iterated(self, value, target)
         for position, part in enumerate(target.elts):
             if isinstance(part, ast.Starred):
                 self.assign(part.value, new(shares=self.reads.holds(value), kind=list))
-            elif starred or not expressions.has_positions(value):
+            elif starred or not containers.has_positions(value):
                 self.assign(part, whole)
             else:
-                self.assign(part, expressions.member(self, value, position, target))
+                self.assign(part, containers.member(self, value, position, target))
 
 
 def _ends(statements: Sequence[ast.stmt]) -> bool:
@@ -246,7 +244,7 @@ def _for(body: Body, node: Any) -> None:
     iterated = body.value(node.iter)
 
     def once() -> None:
-        body.assign(node.target, expressions.iterated(body, iterated, node.iter))
+        body.assign(node.target, containers.iterated(body, iterated, node.iter))
         body.broken(node.body)
 
     body.repeated(once)
@@ -327,19 +325,6 @@ def _delete(body: Body, node: Any) -> None:
             body.assign(target, new(flat=True))
 
 
-def _match(body: Body, node: Any) -> None:
-    subject = body.value(node.subject)
-    before, ends = dict(body.variables), [dict(body.variables)]
-    for case in node.cases:
-        body.variables = dict(before)
-        expressions.matched(body, subject, case.pattern)
-        if case.guard is not None:
-            expressions.tested(body, case.guard)
-        body.block(case.body)
-        ends.append(body.variables)
-    body._join(ends)
-
-
 def _import(body: Body, node: Any) -> None:
     for name, found in expressions.imported(body, node):
         body.bind(name, found)
@@ -356,5 +341,5 @@ _STATEMENTS: dict[type, Callable[[Body, Any], bool | None]] = {
     ast.While: _while, ast.With: _with, ast.Try: _try, ast.FunctionDef: _define,
     ast.Raise: _raise, ast.Assert: _assert, ast.Delete: _delete, ast.Import: _import,
     ast.ImportFrom: _import, ast.Pass: _nothing, ast.Break: _nothing, ast.Continue: _nothing,
-    ast.Global: _nothing, ast.Nonlocal: _nothing, ast.Match: _match,
+    ast.Global: _nothing, ast.Nonlocal: _nothing,
 }  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import random
 import sys
 from functools import _lru_cache_wrapper as memoised
@@ -20,12 +19,16 @@ from hasten.loader.proof import (
     objects,
     transforms,
 )
-from hasten.loader.proof.source import is_user_class, is_user_file, is_user_function
+from hasten.loader.proof.frame import Given
+from hasten.loader.proof.source import (
+    is_generated,
+    is_user_class,
+    is_user_file,
+    is_user_function,
+)
 from hasten.loader.proof.values import MANY, Value, either, live, new, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hasten.loader.proof.frame import Frame
 
 
@@ -40,32 +43,27 @@ def call(body: Frame, node: Any) -> Value:
     """Follow a call; return what it may return."""
     if isinstance(node.func, ast.Attribute) and _is_super(node.func.value):
         return _super_call(body, node)
-    for one in node.args:
-        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        if isinstance(one, ast.GeneratorExp) and containers.consumes(name):
-            body.consumed.add(one)
-    args = arguments(body, node)
-    named = {one.arg or "**": body.value(one.value) for one in node.keywords}
-    for value in (*args, *named.values()):
+    given = _given(body, node)
+    for value in given.values:
         if any(hasattr(type(one), "__next__") for one in value.objects or ()):
             return body.gap("an iterator or a file that outlives the batch goes on", node)
     if isinstance(node.func, ast.Attribute):
-        owner = body.value(node.func.value)
-        return call_method(body, owner, node.func.attr, args, named, node)
-    return call_value(body, body.value(node.func), args, named, node)
+        return call_method(body, body.value(node.func.value), node.func.attr, given)
+    return call_value(body, body.value(node.func), given)
 
 
-def arguments(body: Frame, node: Any) -> list[Value]:
-    """Return the positional arguments of a call; a starred one is merged with all that follow."""
+def _given(body: Frame, node: Any) -> Given:
+    """Return the arguments of a call; a starred one is merged with all that follow."""
     found: list[Value] = []
     for position, one in enumerate(node.args):
         if isinstance(one, ast.Starred):
             whole = body.value(one.value)
-            rest = [body.value(getattr(more, "value", more) if isinstance(more, ast.Starred)
-                               else more) for more in node.args[position + 1 :]]  # fmt: skip
-            return [*found, either(containers.iterated(body, whole, one), *rest), MANY]
+            rest = [body.value(more) for more in node.args[position + 1 :]]
+            found += [either(containers.iterated(body, whole, one), *rest), MANY]
+            break
         found.append(body.value(one))
-    return found
+    named = {one.arg or "**": body.value(one.value) for one in node.keywords}
+    return Given(found, named, node)
 
 
 def _is_super(node: ast.expr) -> bool:
@@ -76,226 +74,175 @@ def _is_super(node: ast.expr) -> bool:
 
 def _super_call(body: Frame, node: Any) -> Value:
     """Follow `super().method(...)`."""
-    given = [body.value(one) for one in node.func.value.args]
-    owner = given[0].only if given else body.owner
-    first = given[1] if len(given) > 1 else body.variables.get(body.first)
+    told, name = [body.value(one) for one in node.func.value.args], node.func.attr
+    owner = told[0].only if told else body.owner
+    first = told[1] if len(told) > 1 else body.variables.get(body.first)
     if body.name("super").only is not super or not isinstance(owner, type) or first is None:
         return body.gap("super() cannot be followed", node)
-    args = arguments(body, node)
-    named = {one.arg or "**": body.value(one.value) for one in node.keywords}
+    given = _given(body, node)
     if first.objects:
         found = []
         for one in first.objects:
             if not isinstance(one, owner) and not isinstance(one, type):
                 return body.gap("super() cannot be followed", node)
-            found.append(_of_parent(body, super(owner, one), node.func.attr, args, named, node))
+            found.append(_of_parent(body, super(owner, one), name, given))
         return either(*found)
     if first.fresh and first.kind is not None and owner in first.kind.__mro__:
         rest = first.kind.__mro__[first.kind.__mro__.index(owner) + 1 :]
-        return _of_rest(body, first, rest, node.func.attr, args, named, node)
+        return _of_rest(body, first, rest, name, given)
     return body.gap("super() cannot be followed", node)
 
 
-def _of_parent(  # noqa: PLR0917
-    body: Frame, bound: Any, name: str, args: list[Value], named: Mapping[str, Value], node: ast.AST
-) -> Value:
+def _of_parent(body: Frame, bound: Any, name: str, given: Given) -> Value:
     target = attributes.after(bound, name)
     if target is None or target is object.__init__:
         return live(None)
     if isinstance(target, property):
-        return body.gap("super() cannot be followed", node)
+        return body.gap("super() cannot be followed", given.node)
     if isinstance(target, (MethodType, FunctionType)):
-        return call_object(body, target, args, named, node, module=None)
-    return methods.by_name(body, body.reads.load(bound.__self__), name, args, named, node)
+        return call_object(body, target, given)
+    return methods.by_name(body, body.reads.load(bound.__self__), name, given)
 
 
-def _of_rest(  # noqa: PLR0917
-    body: Frame, first: Value, rest: tuple[type, ...], name: str, args: list[Value],
-    named: Mapping[str, Value], node: ast.AST,
-) -> Value:  # fmt: skip
+def _of_rest(body: Frame, first: Value, rest: tuple[type, ...], name: str, given: Given) -> Value:
     """Follow a parent's method on an object that items make."""
     found = next((vars(kind)[name] for kind in rest if name in vars(kind)), None)
     if found is object.__init__ or found is None:
         return live(None)
     if isinstance(found, FunctionType) and is_user_function(found):
-        return body.follower.call(found, [first, *args], named, body, node)
-    if name == "__init__" and rest[0] in (list, dict, tuple, set, Exception):
-        first.shares = first.shares or any(map(body.reads.holds, args))
-        return live(None)
-    return body.gap(f"super().{name}() cannot be followed", node)
+        return body.follower.call(body, found, given.after(first))
+    return body.gap(f"super().{name}() cannot be followed", given.node)
 
 
-def call_method(  # noqa: PLR0917
-    body: Frame, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
+def call_method(body: Frame, owner: Value, name: str, given: Given) -> Value:
     """Follow `owner.name(...)`."""
     if owner.objects is None:
         if owner.kind is not None and is_user_class(owner.kind):
-            return _of_made(body, owner, name, args, named, node)
-        return methods.by_name(body, owner, name, args, named, node)
+            return _of_made(body, owner, name, given)
+        return methods.by_name(body, owner, name, given)
     objects = attributes.few(owner.objects)
     if len(objects) < len(owner.objects) and methods.is_of_texts(owner.objects, name):
         return new(flat=True)  # one of several strings: it is unknown which
-    found = [_call_of(body, one, name, args, named, node) for one in objects]
+    found = [_call_of(body, one, name, given) for one in objects]
     return either(*found) if found else unknown()
 
 
-def _of_made(  # noqa: PLR0917
-    body: Frame, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
+def _of_made(body: Frame, owner: Value, name: str, given: Given) -> Value:
     """Follow a method of an object of the script's that was made for the batch."""
     assert owner.kind is not None  # noqa: S101
     raw = next((vars(kind)[name] for kind in owner.kind.__mro__ if name in vars(kind)), None)
     if name in body.reads.facts.stored:
-        return body.gap(f"it calls {name}, which is set on an object", node)
+        return body.gap(f"it calls {name}, which is set on an object", given.node)
     if isinstance(raw, (staticmethod, classmethod)):
-        return call_object(
-            body, objects.attribute_of(owner.kind, name), args, named, node, module=None
-        )
+        return call_object(body, objects.attribute_of(owner.kind, name), given)
     if isinstance(raw, FunctionType):
-        return body.follower.call(raw, [owner, *args], named, body, node)
+        return body.follower.call(body, raw, given.after(owner))
     if raw is None or isinstance(raw, property) or not _is_routine(raw):
-        return call_value(body, attributes.attribute(body, owner, name, node), args, named, node)
-    return methods.by_name(body, owner, name, args, named, node)
+        return call_value(body, attributes.attribute(body, owner, name, given.node), given)
+    return methods.by_name(body, owner, name, given)
 
 
-def _call_of(  # noqa: PLR0917
-    body: Frame, one: Any, name: str, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
+def _call_of(body: Frame, one: Any, name: str, given: Given) -> Value:
     if isinstance(one, ModuleType):
-        found = attributes.of_module(body, one, name, node)
+        found = attributes.of_module(body, one, name, given.node)
         if found is None or found.only is ...:
-            return body.gap(f"{one.__name__}.{name} is not there", node)
-        return call_object(body, found.only, args, named, node, module=one.__name__)
+            return body.gap(f"{one.__name__}.{name} is not there", given.node)
+        return call_object(body, found.only, given, module=one.__name__)
     if isinstance(one, type) or library.is_read(type(one)):
         target = objects.attribute_of(one, name)
         body.reads.attributes.add(name)
         if target is None or target is objects.OPAQUE or isinstance(target, property):
-            found = attributes.attribute(body, live(one), name, node)
-            return call_value(body, found, args, named, node)
+            found = attributes.attribute(body, live(one), name, given.node)
+            return call_value(body, found, given)
         mine = not isinstance(target, (FunctionType, MethodType, BuiltinFunctionType, type))
         if not isinstance(one, type) and mine and _is_routine(target):
-            return methods.by_name(body, body.reads.load(one), name, args, named, node)
-        return call_object(body, target, args, named, node, module=None)
+            return methods.by_name(body, body.reads.load(one), name, given)
+        return call_object(body, target, given)
     held = getattr(one, "__dict__", None)
     if isinstance(held, dict) and name in held and not isinstance(one, (FunctionType, MethodType)):
-        found = attributes.of_object(body, one, name, node)
-        return call_value(body, found, args, named, node)
-    return methods.by_name(body, body.reads.load(one), name, args, named, node)
+        return call_value(body, attributes.of_object(body, one, name, given.node), given)
+    return methods.by_name(body, body.reads.load(one), name, given)
 
 
-def call_value(
-    body: Frame, callee: Value, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
+def call_value(body: Frame, callee: Value, given: Given) -> Value:
     """Follow a call of whatever a value may be."""
     if callee.made is not None:
-        return body.follower.inner(callee, args, named)
+        return body.follower.inner(callee, given)
     if callee.objects is None:
         kind = callee.kind
         function = objects.attribute_of(kind, "__call__") if kind is not None else None
         if kind is not None and is_user_class(kind) and isinstance(function, FunctionType):
-            return body.follower.call(function, [callee, *args], named, body, node)
+            return body.follower.call(body, function, given.after(callee))
         if kind is not None and callee.fresh and library.is_transform(kind):
-            return transforms.call_made(body, callee, args, node)
-        shown = ast.unparse(node)[:40] if isinstance(node, ast.expr) else "?"
-        return body.gap(f"it calls what nobody can know: `{shown}`", node)
-    found = [call_object(body, one, args, named, node, module=None) for one in callee.objects]
+            return transforms.call_made(body, callee, given)
+        shown = ast.unparse(given.node)[:40] if isinstance(given.node, ast.expr) else "?"
+        return body.gap(f"it calls what nobody can know: `{shown}`", given.node)
+    found = [call_object(body, one, given) for one in callee.objects]
     return either(*found) if found else unknown()
 
 
-def call_object(
-    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
-    *, module: str | None,
-) -> Value:  # fmt: skip
+def call_object(body: Frame, one: Any, given: Given, *, module: str | None = None) -> Value:
     """Follow a call of a live object.
 
     Args:
         body: the function that calls.
         one: what is called.
-        args: positional arguments.
-        named: keyword arguments.
-        node: where.
+        given: with what, and where.
         module: the module that it was taken from, where the code says so.
     """
     if isinstance(one, (partial, memoised)):
-        return _wrapped(body, one, args, named, node)
+        return _wrapped(body, one, given)
     if isinstance(one, (FunctionType, MethodType)):
-        return _python(body, one, args, named, node, module)
+        return _python(body, one, given, module)
     if isinstance(one, type):
-        return functions.construct(body, one, args, named, node)
+        return _construct(body, one, given)
     if _is_routine(one):
-        return _routine(body, one, args, named, node, module)
-    return transforms.call_instance(body, one, args, named, node)
+        return _routine(body, one, given, module)
+    return transforms.call_instance(body, one, given)
 
 
-def _routine(  # noqa: PLR0917
-    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
-    module: str | None,
-) -> Value:  # fmt: skip
+def _routine(body: Frame, one: Any, given: Given, module: str | None) -> Value:
     """Follow a call of a function that is written in C."""
     bound = getattr(one, "__self__", None)
     if bound is not None and not isinstance(bound, (ModuleType, type)):
         if is_global_generator(bound):
-            return functions.drawn(body, one.__name__, args, named, node)
+            return functions.drawn(body, one.__name__, given)
         if type(bound).__name__ != "_VariableFunctionsClass":
-            return methods.by_name(body, body.reads.load(bound), one.__name__, args, named, node)
-    return functions.library_call(body, one, args, named, node, module)
+            return methods.by_name(body, body.reads.load(bound), one.__name__, given)
+    return functions.library_call(body, one, given, module)
 
 
-def _wrapped(
-    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
-    """Follow a call of a `partial`, or of what remembers its results."""
+def _wrapped(body: Frame, one: Any, given: Given) -> Value:
+    """Follow a call of a `partial`."""
     if isinstance(one, memoised):
-        if kept := body.follower.apart(one.__wrapped__, args, named, body, node):
-            body.gap(f"it keeps {kept} from one call to another", node)
-        body.reads.objects[id(one)] = one  # who calls it elsewhere gets the same objects
-        body.reads.load(*filter(_is_shared, _remembered(one)))
-        return unknown()
+        what = "it calls what keeps its results from one call to another"
+        return body.gap(what, given.node)
     if type(one) is not partial:
-        return body.gap(f"a call of a {type(one).__name__} cannot be followed", node)
-    given = {name: body.reads.load(value) for name, value in one.keywords.items()}
+        return body.gap(f"a call of a {type(one).__name__} cannot be followed", given.node)
+    named = {name: body.reads.load(value) for name, value in one.keywords.items()}
     first = [body.reads.load(value) for value in one.args]
-    return call_object(body, one.func, [*first, *args], {**given, **named}, node, module=None)
+    whole = Given([*first, *given.args], {**named, **given.named}, given.node)
+    return call_object(body, one.func, whole)
 
 
-def _remembered(one: Any) -> list[Any]:
-    """Return what a function under `functools.lru_cache` remembers, with its arguments."""
-    parts = gc.get_referents(one)
-    return [*parts, *(value for part in parts if type(part) is dict for value in part.values())]
-
-
-def _is_shared(value: Any) -> bool:
-    """Return whether what is remembered may be written by name."""
-    return type(value) in (list, dict, set) or is_user_class(type(value))
-
-
-def _python(  # noqa: PLR0917
-    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
-    module: str | None,
-) -> Value:  # fmt: skip
+def _python(body: Frame, one: Any, given: Given, module: str | None) -> Value:
     """Follow a call of a function or of a bound method that is written in Python."""
-    function = one.__func__ if isinstance(one, MethodType) else one
-    if isinstance(function, memoised):
-        owner = body.reads.load(one.__self__)
-        return call_object(body, function, [owner, *args], named, node, module=None)
-    given = args
+    function, told = one, given
     if isinstance(one, MethodType):
-        if is_global_generator(one.__self__):
-            return functions.drawn(body, function.__name__, args, named, node)
-        is_type = isinstance(one.__self__, type)
-        owner = live(one.__self__) if is_type else body.reads.load(one.__self__)
-        given = [owner, *args]
+        function, bound = one.__func__, one.__self__
+        if is_global_generator(bound):
+            return functions.drawn(body, function.__name__, given)
+        given = given.after(live(bound) if isinstance(bound, type) else body.reads.load(bound))
     if not isinstance(function, FunctionType):
-        return body.gap("it calls what cannot be followed", node)
+        return body.gap("it calls what cannot be followed", given.node)
     inner = _inside_grad_mode(function)
     if inner is not None:
-        return call_object(body, inner, given, named, node, module=None)
+        return call_object(body, inner, given)
     if is_followed(function):
-        return body.follower.call(function, given, named, body, node)
+        return body.follower.call(body, function, given)
     if isinstance(one, MethodType) and not isinstance(one.__self__, type):
-        return methods.by_name(body, given[0], function.__name__, args, named, node)
-    return functions.library_call(body, one, args, named, node, module)
+        return methods.by_name(body, given.args[0], function.__name__, told)
+    return functions.library_call(body, one, told, module)
 
 
 def _inside_grad_mode(function: FunctionType) -> Any:
@@ -322,3 +269,62 @@ def is_global_generator(bound: Any) -> bool:
     """Return whether an object is the generator behind `random` or `numpy.random`."""
     numpys = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
     return bound is getattr(random, "_inst", None) or (numpys is not None and bound is numpys)
+
+
+# ---- the making of objects
+
+
+def _construct(body: Frame, kind: type, given: Given) -> Value:
+    """Follow the making of an object."""
+    if not is_user_class(kind):
+        return _of_library(body, kind, given)
+    if isinstance(type(kind).__call__, FunctionType) or not _is_made_plainly(kind):
+        return body.gap(f"the making of a {kind.__name__} cannot be followed", given.node)
+    body.reads.facts.made.add(kind)
+    made = new(kind=kind, shares=body.reads.keeps(given.values))
+    init = objects.attribute_of(kind, "__init__")
+    if isinstance(init, FunctionType) and not is_generated(init):
+        if not is_user_file(init.__code__.co_filename):
+            return body.gap(f"{kind.__name__}.__init__ cannot be followed", given.node)
+        body.follower.call(body, init, given.after(made))
+    elif "__dataclass_fields__" in vars(kind):
+        _data_class(body, kind, made, given.node)
+    return made
+
+
+def _of_library(body: Frame, kind: type, given: Given) -> Value:
+    """Follow the making of an object of a library's class."""
+    if kind is slice:
+        body.reads.facts.made.add(kind)
+    if issubclass(kind, BaseException):
+        return new(shares=body.reads.keeps(given.values))
+    if library.is_transform(kind):
+        return transforms.make(body, kind, given)
+    return functions.library_call(body, kind, given, None, made=kind)
+
+
+def _is_made_plainly(kind: type) -> bool:
+    for parent in kind.__mro__:
+        for name in ("__new__", "__del__"):
+            own = vars(parent).get(name)
+            own = getattr(own, "__func__", own)
+            if isinstance(own, FunctionType) and not _is_of_namedtuple(own):
+                return not is_user_file(own.__code__.co_filename) and parent is not kind
+    return True
+
+
+def _is_of_namedtuple(function: FunctionType) -> bool:
+    name = function.__code__.co_filename
+    return (name == "<string>" and is_generated(function)) or name.startswith("<namedtuple")
+
+
+def _data_class(body: Frame, kind: Any, made: Value, node: Any) -> None:
+    for one in kind.__dataclass_fields__.values():
+        factory = one.default_factory
+        users = isinstance(factory, type) and is_user_class(factory)
+        if isinstance(factory, FunctionType) or users:
+            found = call_object(body, factory, Given([], {}, node))
+            made.shares = made.shares or body.reads.holds(found)
+    after = objects.attribute_of(kind, "__post_init__")
+    if isinstance(after, FunctionType):
+        body.follower.call(body, after, Given([made], {}, node))

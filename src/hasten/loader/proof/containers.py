@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import kinds, library, methods, operators
+from hasten.loader.proof.frame import Given
 from hasten.loader.proof.objects import attribute_of
 from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.values import Value, either, elements, live, new, unknown
@@ -18,22 +19,16 @@ if TYPE_CHECKING:
 
 _MOST_MEMBERS = 1 << 24
 _SCALARS = {int, float, str, bytes, bool, type(None)}
-_CONSUMING = {
-    "any", "all", "sum", "min", "max", "list", "tuple", "set", "dict", "sorted", "frozenset",
-    "join",
-}  # fmt: skip
 
 
 def subscript(body: Frame, node: Any) -> Value:
     """Follow `owner[key]`."""
     owner, key = body.value(node.value), body.value(node.slice)
-    operators.implied(
-        body, key, node, but="__getitem__ __len__ __str__ __repr__ __iter__ __add__", deep=False
-    )
+    operators.implied(body, key, node, but=operators.NOT_BY_OPERATORS, deep=False)
     if _is_sliced(body, owner, key):
         part = iterated(body, owner, node)
         body.ask(part, "*", node)
-        return new(shares=body.reads.holds(part) and not (part.flat and part.fresh), kind=list)
+        return new(shares=body.reads.keeps([part]), kind=list)
     found = member(body, owner, key.only, node)
     fresh = owner.fresh and not owner.flat and _has_slice(node.slice)
     if fresh and methods.is_of_library(body, owner, "__getitem__"):
@@ -77,7 +72,7 @@ def member(body: Frame, owner: Value, key: Any, node: ast.AST | None) -> Value:
         if owner.kind is not None and is_user_class(owner.kind):
             found = attribute_of(owner.kind, "__getitem__")
             if isinstance(found, FunctionType):
-                return body.follower.call(found, [owner, new(flat=True)], {}, body, node)
+                return body.follower.call(body, found, Given([owner, new(flat=True)], {}, node))
         body.ask(owner, "__getitem__", node)
         if owner.flat:
             return Value(None, fresh=owner.fresh, shares=owner.shares, flat=True)
@@ -135,7 +130,8 @@ def _member_of(body: Frame, one: Any, key: Any, node: ast.AST | None) -> Value |
     if kind.__name__ == "defaultdict":
         return body.gap("a defaultdict grows when it is read", node)
     if library.is_read(kind) and not _has_stock_items(kind):
-        return body.follower.method(live(one), "__getitem__", [new(flat=True)], {}, body, node)
+        index = Given([new(flat=True)], {}, node)
+        return body.follower.method(body, live(one), "__getitem__", index)
     held = elements(one)
     if held is None:
         return _part_of_array(body, one, node)
@@ -211,7 +207,7 @@ def sequence(body: Frame, node: Any) -> Value:
 
 
 def _container(body: Frame, parts: Sequence[Value], kind: type | None) -> Value:
-    holds = any(not (part.flat and part.fresh) and body.reads.holds(part) for part in parts)
+    holds = body.reads.keeps(parts)
     onlies = [part.only for part in parts]
     if kind is tuple and not holds and all(part.flat for part in parts) and ... not in onlies:
         return live(tuple(onlies))
@@ -228,28 +224,15 @@ def dictionary(body: Frame, node: Any) -> Value:
 
 def comprehension(body: Frame, node: Any) -> Value:
     """Follow a comprehension or a generator expression."""
-    inner = list(ast.walk(node))
-    walrus = any(isinstance(one, ast.NamedExpr) for one in inner)
-    if walrus and any(isinstance(one, ast.Lambda) for one in inner):
+    if any(isinstance(one, ast.NamedExpr) for one in ast.walk(node)):
         return body.gap("a comprehension with an assignment cannot be followed", node)
     first = iterated(body, body.value(node.generators[0].iter), node)
-    assigned = {one.target.id for one in inner if isinstance(one, ast.NamedExpr)}
-    targets = {
-        one.id for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    } - assigned  # fmt: skip
-    outer, around = dict(body.variables), body.scoped
-    if isinstance(node, ast.GeneratorExp) and node not in body.consumed:
-        body.variables = {name: one for name, one in body.enclosing().items() if name in outer}
-    body.scoped = around | targets
-    found: list[Value] = []
-    if walrus:
-        body.repeated(lambda: found.append(_made(body, node, first)))
-    else:
-        found.append(_made(body, node, first))
-    body.scoped = around
-    kept = {name: one for name, one in body.variables.items() if name in assigned}
-    body.variables = {**outer, **kept}
-    return either(*found)
+    outer, trails = body.variables, body.trails
+    seen = body.enclosing() if isinstance(node, ast.GeneratorExp) else outer  # it may run later
+    body.variables, body.trails = {name: seen[name] for name in outer}, []
+    found = _made(body, node, first)
+    body.variables, body.trails = outer, trails
+    return found
 
 
 def _made(body: Frame, node: Any, first: Value) -> Value:
@@ -263,8 +246,3 @@ def _made(body: Frame, node: Any, first: Value) -> Value:
     parts = [body.value(one) for one in made]
     kind = {ast.DictComp: dict, ast.GeneratorExp: None}.get(type(node), list)
     return _container(body, parts, kind=kind)
-
-
-def consumes(name: str) -> bool:
-    """Return whether a function goes through an iterable before it returns."""
-    return name in _CONSUMING

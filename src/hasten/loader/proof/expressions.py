@@ -8,6 +8,7 @@ from importlib.util import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import attributes, calls, containers, operators
+from hasten.loader.proof.frame import Given
 from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.values import Value, either, live, new, unknown
 
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hasten.loader.proof.frame import Frame
-
-member, iterated, has_positions = (
-    containers.member, containers.iterated, containers.has_positions,
-)  # fmt: skip
 
 
 def value(body: Frame, node: ast.expr) -> Value:
@@ -38,31 +35,14 @@ def tested(body: Frame, node: ast.expr) -> bool | None:
 def enter(body: Frame, value: Value, node: ast.AST) -> Value:
     """Follow the entry and exit of a `with` block; return what `__enter__` gives."""
     if value.fresh and value.kind is not None and is_user_class(value.kind):
-        found = body.follower.method(value, "__enter__", [], {}, body, node)
-        body.follower.method(value, "__exit__", [new()] * 3, {}, body, node)
+        found = body.follower.method(body, value, "__enter__", Given([], {}, node))
+        body.follower.method(body, value, "__exit__", Given([new()] * 3, {}, node))
         return found
     if not value.fresh or value.objects is not None:
         return body.gap("a context that cannot be followed is entered", node)
     body.ask(value, "__enter__", node)
     body.ask(value, "__exit__", node)
     return value
-
-
-def matched(body: Frame, subject: Value, pattern: ast.pattern) -> None:
-    """Follow a pattern of a `match` statement: what it captures may be any part."""
-    body.ask(subject, "*", pattern)
-    for node in ast.walk(pattern):
-        if isinstance(node, ast.MatchValue):
-            body.value(node.value)
-        if isinstance(node, ast.MatchClass):
-            kind = body.value(node.cls).only
-            body.reads.attributes.update(node.kwd_attrs, getattr(kind, "__match_args__", ()))
-            body.ask(unknown(), "*", node)
-        name = getattr(node, "name", None) or getattr(node, "rest", None)
-        if isinstance(name, str):
-            whole = node is pattern
-            found = subject if whole else new() if subject.is_plain else unknown()
-            body.bind(name, found)
 
 
 def imported(body: Frame, node: Any) -> Iterator[tuple[str, Value]]:
@@ -86,16 +66,6 @@ def imported(body: Frame, node: Any) -> Iterator[tuple[str, Value]]:
             yield bound, live(whole if alias.asname else sys.modules[bound])
 
 
-def _constant(body: Frame, node: Any) -> Value:
-    del body
-    return live(node.value)
-
-
-def _name(body: Frame, node: Any) -> Value:
-    found: Value = body.name(node.id)
-    return found
-
-
 def _choice(body: Frame, node: Any) -> Value:
     known = tested(body, node.test)
     if known is not None:
@@ -113,10 +83,6 @@ def _text(body: Frame, node: Any) -> Value:
     return new(flat=True)
 
 
-def _lambda(body: Frame, node: Any) -> Value:
-    return Value(None, fresh=True, shares=False, made=(node, body))
-
-
 def _slice(body: Frame, node: Any) -> Value:
     parts = [body.value(one) for one in (node.lower, node.upper, node.step) if one is not None]
     shares = any(body.reads.holds(part) and not part.flat for part in parts)
@@ -131,20 +97,21 @@ def _walrus(body: Frame, node: Any) -> Value:
 
 def _yield(body: Frame, node: Any) -> Value:
     given = live(None) if node.value is None else body.value(node.value)
-    holds = body.reads.holds(given) and not (given.flat and given.fresh)
-    body.returned.append(new(shares=holds, kind=list))
+    body.returned.append(new(shares=body.reads.keeps([given]), kind=list))
     return unknown()
 
 
 _EXPRESSIONS: dict[type, Callable[[Frame, Any], Value]] = {
-    ast.Constant: _constant, ast.Name: _name, ast.Attribute: attributes.read,
+    ast.Constant: lambda body, node: live(node.value),
+    ast.Name: lambda body, node: body.name(node.id), ast.Attribute: attributes.read,
     ast.Subscript: containers.subscript, ast.BinOp: operators.binary,
     ast.Compare: operators.compare, ast.BoolOp: operators.boolean,
     ast.UnaryOp: operators.unary, ast.IfExp: _choice, ast.Tuple: containers.sequence,
     ast.List: containers.sequence, ast.Set: containers.sequence,
     ast.Dict: containers.dictionary, ast.ListComp: containers.comprehension,
     ast.SetComp: containers.comprehension, ast.GeneratorExp: containers.comprehension,
-    ast.DictComp: containers.comprehension, ast.JoinedStr: _text, ast.Lambda: _lambda,
+    ast.DictComp: containers.comprehension, ast.JoinedStr: _text,
+    ast.Lambda: lambda body, node: Value(None, fresh=True, shares=False, made=(node, body)),
     ast.Starred: lambda body, node: body.value(node.value), ast.Slice: _slice,
     ast.NamedExpr: _walrus, ast.Yield: _yield, ast.YieldFrom: _yield,
     ast.Call: calls.call,

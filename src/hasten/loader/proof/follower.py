@@ -7,15 +7,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import body as bodies
-from hasten.loader.proof import calls, transforms
+from hasten.loader.proof import calls
 from hasten.loader.proof.objects import attribute_of
 from hasten.loader.proof.source import function_of
 from hasten.loader.proof.values import MANY, Value, either, new, sign, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hasten.loader.proof.frame import Frame
+    from hasten.loader.proof.frame import Frame, Given
     from hasten.loader.proof.reads import Reads
 
 _DEEPEST = 24
@@ -24,9 +22,6 @@ _MOST_CALLS = 2000
 
 class Follower:
     """Follows functions that the items call.
-
-    Args:
-        reads: records what is found.
 
     Attributes:
         in_worker: what is followed runs once in a worker process.
@@ -40,62 +35,56 @@ class Follower:
         self._kept: list[Any] = []
         self._depth = self._count = 0
 
-    def method(  # noqa: PLR0917
-        self, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], body: Frame,
-        node: ast.AST | None,
-    ) -> Value:  # fmt: skip
+    def method(self, body: Frame, owner: Value, name: str, given: Given) -> Value:
         """Follow a method of an object of the script's, by its live objects or its class."""
         if owner.objects is None:
             function = attribute_of(owner.kind, name) if owner.kind else None
             if not isinstance(function, FunctionType) or name in self.reads.facts.stored:
-                return body.gap(f"{name} cannot be followed", node)
-            return self.call(function, [owner, *args], named, body, node)
+                return body.gap(f"{name} cannot be followed", given.node)
+            return self.call(body, function, given.after(owner))
         found: list[Value] = []
         for one in owner.objects:
             target = attribute_of(one, name)
             if target is None:
-                return body.gap(f"{type(one).__name__} has no {name}", node)
-            found.append(calls.call_object(body, target, args, named, node, module=None))
+                return body.gap(f"{type(one).__name__} has no {name}", given.node)
+            found.append(calls.call_object(body, target, given))
         return either(*found)
 
-    def call(
-        self, function: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
-        node: ast.AST | None,
-    ) -> Value:  # fmt: skip
+    def call(self, body: Frame, function: Any, given: Given) -> Value:
         """Follow a function that is written in Python; return what it may return."""
-        key = self._key(function, args, named)
+        key = self._key(function, given)
         known: Value | None = self._known.get(key)
         if known is not None:
             return known
         tree = function_of(function.__code__)
         if tree is None:
-            return body.gap(f"the source of {function.__qualname__} is not known", node)
+            return body.gap(f"the source of {function.__qualname__} is not known", given.node)
         if isinstance(tree, ast.AsyncFunctionDef):
-            return body.gap(f"{function.__qualname__} cannot be followed", node)
+            return body.gap(f"{function.__qualname__} cannot be followed", given.node)
         if self._is_too_large():
-            return body.gap("its code is too large to be followed", node)
+            return body.gap("its code is too large to be followed", given.node)
         if key is not None:
             self._known[key] = unknown()  # a call of itself
-            self._kept += [function, args, named]
+            self._kept += [function, given]
         self.reads.codes.add(function.__code__)
         found = self._run(bodies.Body(
             self, function.__code__.co_filename, function.__globals__, self._enclosed(function),
-            _owner(function), self._bind(function, args, named),
+            _owner(function), self._bind(function, given),
         ), tree)  # fmt: skip
         if key is not None:
             self._known[key] = found
         return found
 
-    def inner(self, callee: Value, args: list[Value], named: Mapping[str, Value]) -> Value:
+    def inner(self, callee: Value, given: Given) -> Value:
         """Follow a function or lambda that is defined in the code itself."""
         node: Any = callee.made[0]
         around: Frame = callee.made[1]
         if self._is_too_large():
             return around.gap("its code is too large to be followed", node)
         positions = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
-        variables = dict(zip(positions, args, strict=False))
-        for rest in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
-            variables.setdefault(rest.arg, named.get(rest.arg, unknown()))
+        variables = dict(zip(positions, given.args, strict=False))
+        for rest in (*positions, *(one.arg for one in node.args.kwonlyargs)):
+            variables.setdefault(rest, given.named.get(rest, unknown()))
         for many in (node.args.vararg, node.args.kwarg):
             if many is not None:
                 variables[many.arg] = new(shares=True)
@@ -103,38 +92,13 @@ class Follower:
             self, around.path, around.space, around.enclosing(), around.owner, variables
         ), node)  # fmt: skip
 
-    def apart(self, one: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
-              node: ast.AST | None) -> str:  # fmt: skip
-        """Follow a call as if nothing were known; return what about it varies over time."""
-        known, self._known = self._known, {}
-        drew, self.reads.draws = self.reads.draws, False
-        asked, self.reads.files = self.reads.files, set()
-        calls.call_object(body, one, args, named, node, module=None)
-        found = (
-            "random numbers" if self.reads.draws else "what files hold" if self.reads.files else ""
-        )
-        self.reads.draws |= drew
-        self.reads.files |= asked
-        self._known = known
-        return found
-
-    def live(
-        self, body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
-    ) -> Value:
+    def live(self, body: Frame, one: Any, given: Given) -> Value:
         """Follow a call of a live object."""
-        return calls.call_object(body, one, args, named, node, module=None)
+        return calls.call_object(body, one, given)
 
-    def value(
-        self, body: Frame, callee: Value, args: list[Value], named: Mapping[str, Value], node: Any
-    ) -> Value:
+    def value(self, body: Frame, callee: Value, given: Given) -> Value:
         """Follow a call of whatever a value may be."""
-        return calls.call_value(body, callee, args, named, node)
-
-    def transform(
-        self, body: Frame, kind: type, args: list[Value], named: Mapping[str, Value], node: Any
-    ) -> Value:
-        """Follow the making of a transform of a library's class."""
-        return transforms.make(body, kind, args, named, node)
+        return calls.call_value(body, callee, given)
 
     def _run(self, body: Frame, tree: Any) -> Value:
         self._depth += 1
@@ -147,13 +111,13 @@ class Follower:
         self._count += 1
         return self._depth >= _DEEPEST or self._count > _MOST_CALLS
 
-    def _key(self, function: Any, args: list[Value], named: Mapping[str, Value]) -> Any:
+    @staticmethod
+    def _key(function: Any, given: Given) -> Any:
         """Return a key that distinguishes one call from another; None if there is none."""
-        values = [*args, *named.values()]
-        if any(value.made is not None for value in values):
+        if any(value.made is not None for value in given.values):
             return None
-        return (id(function), *map(sign, args), *sorted(
-            (name, *map(repr, sign(value))) for name, value in named.items()
+        return (id(function), *map(sign, given.args), *sorted(
+            (name, *map(repr, sign(value))) for name, value in given.named.items()
         ))  # fmt: skip
 
     def _enclosed(self, function: Any) -> dict[str, Value]:
@@ -167,29 +131,27 @@ class Follower:
                 found[name] = unknown()
         return found
 
-    def _bind(
-        self, function: Any, args: list[Value], named: Mapping[str, Value]
-    ) -> dict[str, Value]:
-        code = function.__code__
+    def _bind(self, function: Any, given: Given) -> dict[str, Value]:
+        code, args, named = function.__code__, given.args, given.named
         count = code.co_argcount
         names = code.co_varnames[: count + code.co_kwonlyargcount]
         found = dict(zip(names[:count], args, strict=False))
         found = {name: value for name, value in found.items() if value is not MANY}
         found |= {name: value for name, value in named.items() if name in names}
-        defaults = function.__defaults__ or ()
-        given = dict(zip(names[count - len(defaults) : count], defaults, strict=True))
-        given |= function.__kwdefaults__ or {}
+        last = function.__defaults__ or ()
+        defaults = dict(zip(names[count - len(last) : count], last, strict=True))
+        defaults |= function.__kwdefaults__ or {}
         open_ended = "**" in named or any(one is MANY for one in args)
         for name in names:
             if name not in found:
-                known = name in given and not open_ended
-                found[name] = self.reads.load(given[name]) if known else unknown()
+                known = name in defaults and not open_ended
+                found[name] = self.reads.load(defaults[name]) if known else unknown()
         rest = [*args[count:], *(value for name, value in named.items() if name not in names)]
-        holds = any(self.reads.holds(one) and not (one.flat and one.fresh) for one in rest)
+        shares = self.reads.keeps(rest) or open_ended
         flags = bool(code.co_flags & 4) + bool(code.co_flags & 8)
         ordered = {name: found[name] for name in names}
         for name in code.co_varnames[len(names) : len(names) + flags]:
-            ordered[name] = new(shares=holds or open_ended)
+            ordered[name] = new(shares=shares)
         return ordered
 
 

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hasten.loader.proof.reads import Reads
     from hasten.loader.proof.values import Value
+
+
+class Given(NamedTuple):
+    """What a call is given, and where it stands.
+
+    Attributes:
+        args: positional arguments.
+        named: keyword arguments.
+        node: the code of the call.
+    """
+
+    args: list[Value]
+    named: Mapping[str, Value]
+    node: Any
+
+    @property
+    def values(self) -> list[Value]:
+        """All arguments."""
+        return [*self.args, *self.named.values()]
+
+    def after(self, *first: Value) -> Given:
+        """Return the same with arguments before the others, as a method has its object."""
+        return self._replace(args=[*first, *self.args])
 
 
 class CallFollower(Protocol):
@@ -19,41 +42,20 @@ class CallFollower(Protocol):
     in_worker: bool
     following: list[Any]
 
-    def call(
-        self, function: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
-        node: ast.AST | None,
-    ) -> Value:  # fmt: skip
+    def call(self, body: Frame, function: Any, given: Given) -> Value:
         """Follow a function that is written in Python."""
 
-    def method(  # noqa: PLR0917
-        self, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], body: Frame,
-        node: ast.AST | None,
-    ) -> Value:  # fmt: skip
+    def method(self, body: Frame, owner: Value, name: str, given: Given) -> Value:
         """Follow a method of an object of the script's."""
 
-    def inner(self, callee: Value, args: list[Value], named: Mapping[str, Value]) -> Value:
+    def inner(self, callee: Value, given: Given) -> Value:
         """Follow a function or lambda that is defined in the code itself."""
 
-    def apart(
-        self, one: Any, args: list[Value], named: Mapping[str, Value], body: Frame,
-        node: ast.AST | None,
-    ) -> str:  # fmt: skip
-        """Follow a call as if nothing were known; return what about it varies over time."""
-
-    def live(
-        self, body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
-    ) -> Value:
+    def live(self, body: Frame, one: Any, given: Given) -> Value:
         """Follow a call of a live object."""
 
-    def value(
-        self, body: Frame, callee: Value, args: list[Value], named: Mapping[str, Value], node: Any
-    ) -> Value:
+    def value(self, body: Frame, callee: Value, given: Given) -> Value:
         """Follow a call of whatever a value may be."""
-
-    def transform(
-        self, body: Frame, kind: type, args: list[Value], named: Mapping[str, Value], node: Any
-    ) -> Value:
-        """Follow the making of a transform of a library's class."""
 
 
 class Frame(Protocol):
@@ -67,8 +69,7 @@ class Frame(Protocol):
     variables: dict[str, Value]
     returned: list[Value]
     first: str
-    scoped: set[str]
-    consumed: set[ast.expr]
+    trails: list[dict[str, list[Value]]]
 
     def name(self, name: str) -> Value:
         """Return what a variable may be."""
@@ -93,6 +94,3 @@ class Frame(Protocol):
 
     def run(self, statements: Sequence[ast.stmt]) -> Value:
         """Follow statements; return what they may return."""
-
-    def repeated(self, follow: Callable[[], None]) -> None:
-        """Follow what runs any number of times."""

@@ -8,19 +8,10 @@ import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof import (
-    introspection,
-    library,
-    objects,
-    operators,
-)
-from hasten.loader.proof.source import (
-    is_generated,
-    is_user_class,
-    is_user_file,
-    is_user_function,
-)
-from hasten.loader.proof.values import MANY, Value, is_numeric, new, unknown
+from hasten.loader.proof import attributes, library, objects, operators
+from hasten.loader.proof.frame import Given
+from hasten.loader.proof.source import is_user_class, is_user_function
+from hasten.loader.proof.values import MANY, Value, either, is_numeric, live, new, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,75 +40,6 @@ _CV2_TARGETS = {  # where OpenCV takes an array that it writes into
 }  # fmt: skip
 
 
-def construct(
-    body: Frame, kind: type, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
-    """Follow the making of an object."""
-    values = [*args, *named.values()]
-    holds = any(body.reads.holds(one) and not (one.flat and one.fresh) for one in values)
-    if not is_user_class(kind):
-        return _of_library(body, kind, args, named, node, shares=holds)
-    if isinstance(type(kind).__call__, FunctionType) or not _is_made_plainly(kind):
-        return body.gap(f"the making of a {kind.__name__} cannot be followed", node)
-    body.reads.facts.made.add(kind)
-    made = new(kind=kind, shares=holds)
-    init = objects.attribute_of(kind, "__init__")
-    if isinstance(init, FunctionType) and not is_generated(init):
-        if not is_user_file(init.__code__.co_filename):
-            return body.gap(f"{kind.__name__}.__init__ cannot be followed", node)
-        body.follower.call(init, [made, *args], named, body, node)
-    elif "__dataclass_fields__" in vars(kind):
-        _data_class(body, kind, made, node)
-    return made
-
-
-def _of_library(
-    body: Frame,
-    kind: type,
-    args: list[Value],
-    named: Mapping[str, Value],
-    node: Any,
-    *,
-    shares: bool,
-) -> Value:
-    """Follow the making of an object of a library's class."""
-    if kind is slice:
-        body.reads.facts.made.add(kind)
-    if issubclass(kind, BaseException):
-        return new(shares=shares)
-    if library.is_transform(kind):
-        return body.follower.transform(body, kind, args, named, node)
-    return library_call(body, kind, args, named, node, None, made=kind)
-
-
-def _is_made_plainly(kind: type) -> bool:
-    for parent in kind.__mro__:
-        for name in ("__new__", "__del__"):
-            own = vars(parent).get(name)
-            own = getattr(own, "__func__", own)
-            if isinstance(own, FunctionType) and not _is_of_namedtuple(own):
-                return not is_user_file(own.__code__.co_filename) and parent is not kind
-    return True
-
-
-def _is_of_namedtuple(function: FunctionType) -> bool:
-    name = function.__code__.co_filename
-    return (name == "<string>" and is_generated(function)) or name.startswith("<namedtuple")
-
-
-def _data_class(body: Frame, kind: Any, made: Value, node: Any) -> None:
-    fields = kind.__dataclass_fields__.values()
-    for one in fields:
-        factory = one.default_factory
-        users = isinstance(factory, type) and is_user_class(factory)
-        if isinstance(factory, FunctionType) or users:
-            found = body.follower.live(body, factory, [], {}, node)
-            made.shares = made.shares or body.reads.holds(found)
-    after = objects.attribute_of(kind, "__post_init__")
-    if isinstance(after, FunctionType):
-        body.follower.call(after, [made], {}, body, node)
-
-
 def _homes(one: Any, module: str | None) -> set[str]:
     """Return the names of the modules that a function is known to belong to."""
     own = getattr(one, "__module__", None)
@@ -137,24 +59,23 @@ def _homes(one: Any, module: str | None) -> set[str]:
     return found
 
 
-def library_call(  # noqa: PLR0917
-    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any,
-    module: str | None, *, made: type | None = None,
-) -> Value:  # fmt: skip
+def library_call(
+    body: Frame, one: Any, given: Given, module: str | None, *, made: type | None = None
+) -> Value:
     """Follow a call of a library's function, by its name."""
-    name = getattr(one, "__name__", "")
+    name, node = getattr(one, "__name__", ""), given.node
     homes = _homes(one, module)
-    args = [value for value in args if value is not MANY]
-    special = _special(body, one, name, homes, args, named, node)
+    given = given._replace(args=[value for value in given.args if value is not MANY])
+    special = _special(body, one, name, homes, given)
     if special is not None:
         return special
-    values = [*args, *named.values()]
-    body.reads.asks_files(name, maps="mmap_mode" in named)
-    given = follow_functions(body, name, args, named, node)
-    if why := writes_an_argument(name, homes, args, {**by_signature(one, args), **named}):
+    body.reads.asks_files(name, maps="mmap_mode" in given.named)
+    returned = follow_functions(body, name, given)
+    told = {**by_signature(one, given.args), **given.named}
+    if why := writes_an_argument(name, homes, given.args, told):
         return body.gap(why, node)
     if any(library.draws(home, name) for home in homes):
-        return drawn(body, name, args, named, node)
+        return drawn(body, name, given)
     unbound = type(one).__name__ in _UNBOUND and name not in library.PURE_METHODS
     if unbound or not _is_known(one, homes):
         if body.follower.in_worker and name == "initial_seed":
@@ -162,12 +83,12 @@ def library_call(  # noqa: PLR0917
         home = next(iter(sorted(homes, key=len, reverse=True)))
         shown = f"{home}.{name}".strip(".")
         return body.gap(f"it calls {shown}, which is not known to be free of effects", node)
-    for value in values:
+    for value in given.values:
         operators.implied(body, value, node, but=_spared(name), deep=not _spared(name))
-    if "copy" in named and named["copy"].only is not True:
+    if "copy" in given.named and given.named["copy"].only is not True:
         name = "asarray"
-    typed = is_numeric(named.get("dtype"))
-    return _result(body, name, homes, [*values, *given], made, typed=typed)
+    typed = is_numeric(given.named.get("dtype"))
+    return _result(body, name, homes, [*given.values, *returned], made, typed=typed)
 
 
 def _is_known(one: Any, homes: set[str]) -> bool:
@@ -201,47 +122,40 @@ def _spared(name: str) -> str:
     return ""
 
 
-def _special(  # noqa: PLR0917
-    body: Frame, one: Any, name: str, homes: set[str], args: list[Value],
-    named: Mapping[str, Value], node: Any,
-) -> Value | None:  # fmt: skip
+def _special(body: Frame, one: Any, name: str, homes: set[str], given: Given) -> Value | None:
     """Follow functions whose effects depend on their arguments."""
     known = homes & {"io", "_io", "builtins", "numpy", "zipfile", "gzip", "rasterio"}
     if name in _OPENING and (known or any(home.startswith("h5py") for home in homes)):
-        return _open(body, name, args, named, node)
+        return _open(body, name, given)
     if name in _COPYING and "copy" in homes:
-        return _copied(body, name, args, node)
-    if isinstance(one, type) and name in GENERATORS | {"SystemRandom"}:
-        return _generator(body, one, args, named, node)
+        return _copied(body, name, given)
+    if isinstance(one, type) and name in GENERATORS:
+        return _generator(body, one, given)
     if name == "default_rng":
         kind = getattr(sys.modules.get("numpy.random"), "Generator", None)
-        return _generator(body, kind, args, named, node)
+        return _generator(body, kind, given)
     if one is pathlib.Path or one is pathlib.PosixPath:
         body.reads.facts.made.add(pathlib.Path)
-        for value in args:
-            operators.implied(body, value, node)
+        for value in given.args:
+            operators.implied(body, value, given.node)
         return new(flat=True, kind=pathlib.Path)
-    if homes == {"builtins"}:
-        return introspection.asked(body, name, args, node)
-    return None
+    return _asked(body, name, given) if homes == {"builtins"} else None
 
 
-def _generator(
-    body: Frame, kind: Any, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
+def _generator(body: Frame, kind: Any, given: Given) -> Value:
     """Follow the making of a random generator: its seed must be given."""
-    values = [*args, *named.values()]
+    values = given.values
     if getattr(kind, "__module__", "").startswith("torch"):
         return new(kind=kind)
     seeded = bool(values) and all(one.is_plain for one in values)
     if not seeded or any(None in (one.objects or ()) for one in values if one.objects):
-        return body.gap(f"a {getattr(kind, '__name__', 'generator')} without a seed", node)
+        return body.gap(f"a {getattr(kind, '__name__', 'generator')} without a seed", given.node)
     return new(kind=kind)
 
 
-def _copied(body: Frame, name: str, args: list[Value], node: Any) -> Value:
+def _copied(body: Frame, name: str, given: Given) -> Value:
     """Follow `copy.copy` and `copy.deepcopy`."""
-    value = args[0] if args else unknown()
+    value, node = given.args[0] if given.args else unknown(), given.node
     if value.flat:
         return new(flat=True, kind=value.kind)
     body.reads.facts.copies = True
@@ -259,16 +173,16 @@ def _result(
     body: Frame, name: str, homes: set[str], values: Sequence[Value], made: type | None,
     *, typed: bool,
 ) -> Value:  # fmt: skip
-    holds = any(body.reads.holds(one) and not (one.flat and one.fresh) for one in values)
+    holds = body.reads.keeps(values)
     if any(library.is_figure(home, name) for home in homes):
         return new(flat=True)
     inside = any(body.reads.holds(one) and not one.flat for one in values)
     if any(library.copies(home, name) for home in homes):
         whole = typed or all(one.flat for one in values) or not _is_numpys(homes)
         return new(shares=inside and not whole, flat=whole)
-    if library.holds(name):
+    if name in library.HOLDING:
         return new(shares=holds, kind=made)
-    arrays = any(library.is_array_home(home) for home in homes) and library.is_flat(name)
+    arrays = any(home.startswith(library.ARRAYS) for home in homes) and name not in library.NOT_FLAT
     flat = arrays and (typed or not _is_numpys(homes) or all(one.flat for one in values))
     return Value(None, fresh=not holds, shares=holds, flat=flat, kind=made if not holds else None)
 
@@ -335,70 +249,60 @@ def _is_processor(device: Value) -> bool:
     )
 
 
-def drawn(
-    body: Frame, name: str, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
+def drawn(body: Frame, name: str, given: Given) -> Value:
     """Follow a draw from a global generator."""
+    args, node = given.args, given.node
     if not any(library.draws(home, name) for home in _DRAWING):
         return body.gap(f"it calls {name} of the global random generator", node)
     if name == "seed" and not args:
         return body.gap("it seeds the global random generator with nothing known", node)
     if name == "shuffle" and args and not args[0].fresh:
         return body.gap("it shuffles what outlives the batch", node)
-    if why := writes_an_argument(name, set(), args, named):
+    if why := writes_an_argument(name, set(), args, given.named):
         return body.gap(why, node)
-    follow_functions(body, name, args, named, node)
+    follow_functions(body, name, given)
     for value in args:
         operators.implied(body, value, node)
     body.reads.draws = True
     if name in ("choice", "choices", "sample", "permutation") or "dropout" in name:
         flat = bool(args) and args[0].flat
-        holds = any(body.reads.holds(one) and not (one.flat and one.fresh) for one in args)
+        holds = body.reads.keeps(args)
         return Value(None, fresh=not holds, shares=holds, flat=flat and name == "choice")
     return new(flat=True)
 
 
-def follow_functions(
-    body: Frame, name: str, args: Sequence[Value], named: Mapping[str, Value], node: Any
-) -> list[Value]:
+def follow_functions(body: Frame, name: str, given: Given) -> list[Value]:
     """Follow functions that are passed to a library to call; return what they may return."""
     found: list[Value] = []
-    for position, value in enumerate(args):
+    for position, value in enumerate(given.args):
         called = position == 0 and name in library.FIRST_IS_CALLED
-        found += _followed(body, value, node, called=called or (name == "sub" and position < 2))
-    for key, value in named.items():
-        found += _followed(body, value, node, called=key in library.CALLED_BY_NAME)
+        called |= name == "sub" and position < 2
+        found += _followed(body, value, given.node, called=called)
+    for key, value in given.named.items():
+        found += _followed(body, value, given.node, called=key in library.CALLED_BY_NAME)
     return found
 
 
 def _followed(body: Frame, value: Value, node: Any, *, called: bool) -> list[Value]:
     if value.made is not None:
-        count = len(value.made[0].args.args)
-        return [body.follower.inner(value, [unknown()] * count, {})]
+        many = [unknown()] * len(value.made[0].args.args)
+        return [body.follower.inner(value, Given(many, {}, node))]
     if value.objects is None:
         if called and not value.flat:
             body.gap("a function that nobody can know is called", node)
         return []
     found = []
     for one in value.objects:
-        if isinstance(one, (FunctionType, MethodType)):
-            code = getattr(getattr(one, "__func__", one), "__code__", None)
-            count = code.co_argcount - isinstance(one, MethodType) if code else 1
-            found.append(body.follower.live(body, one, [unknown()] * count, {}, node))
-        elif isinstance(one, BuiltinFunctionType) or (called and _is_callable_instance(one)):
-            found.append(body.follower.live(body, one, [unknown()], {}, node))
-        elif called and isinstance(one, type) and is_user_class(one):
-            found.append(construct(body, one, [unknown()], {}, node))
+        is_python = isinstance(one, (FunctionType, MethodType))
+        users = callable(one) and (not isinstance(one, type) or is_user_class(one))
+        if is_python or isinstance(one, BuiltinFunctionType) or (called and users):
+            many = [unknown()] * (objects.parameter_count(one) if is_python else 1)
+            found.append(body.follower.live(body, one, Given(many, {}, node)))
     return found
 
 
-def _is_callable_instance(one: Any) -> bool:
-    return not isinstance(one, type) and callable(one)
-
-
-def _open(
-    body: Frame, name: str, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
+def _open(body: Frame, name: str, given: Given) -> Value:
+    args, named, node = given
     body.reads.asks_files(name, maps=name == "memmap")
     mode = args[1] if len(args) > 1 else named.get("mode")
     if name == "memmap":
@@ -411,3 +315,50 @@ def _open(
     if "opener" in named:
         return body.gap("it opens a file by a function of its own", node)
     return new(flat=name == "memmap")
+
+
+# ---- introspection
+
+
+def _asked(body: Frame, name: str, given: Given) -> Value | None:
+    """Answer `getattr`, `hasattr`, `isinstance`, `callable` and `type` of live objects."""
+    args = given.args
+    owners = args[0].objects if args else None
+    if name == "callable" and owners:
+        found = {callable(one) for one in owners}
+        return live(found.pop()) if len(found) == 1 else new(flat=True)
+    if name == "type" and len(args) == 1 and owners:
+        return live(*{type(one) for one in owners})
+    if name == "isinstance" and len(args) == 2:
+        return _is_instance(owners, args[1].only)
+    return _attribute(body, name, args, given.node) if name in ("getattr", "hasattr") else None
+
+
+def _attribute(body: Frame, name: str, args: list[Value], node: Any) -> Value | None:
+    """Answer `getattr` and `hasattr`."""
+    if len(args) < 2:
+        return None
+    owners, given = args[0].objects, args[1].only
+    if type(given) is not str:
+        return None if name == "hasattr" else body.gap("getattr() of a name that varies", node)
+    if owners is None:
+        return attributes.attribute(body, args[0], given, node) if name == "getattr" else None
+    body.reads.attributes.add(given)
+    having = [one for one in owners if objects.has_attribute(one, given)]
+    if name == "hasattr":
+        same = len(having) in (0, len(owners))
+        return live(bool(having)) if same else new(flat=True)
+    found_all = [attributes.attribute(body, live(one), given, node) for one in having]
+    if len(having) < len(owners):
+        found_all.append(args[2] if len(args) > 2 else unknown())
+    return either(*found_all)
+
+
+def _is_instance(owners: tuple[Any, ...] | None, given: Any) -> Value:
+    known = owners is not None and isinstance(given, (type, tuple))
+    if not known or any(
+        is_user_class(type(one)) for one in (given if isinstance(given, tuple) else (given,))
+    ):
+        return new(flat=True)
+    found = {isinstance(one, given) for one in owners or ()}
+    return live(found.pop()) if len(found) == 1 else new(flat=True)

@@ -18,7 +18,6 @@ from types import (
     FrameType,
     FunctionType,
     GeneratorType,
-    MappingProxyType,
     MemberDescriptorType,
     ModuleType,
     SimpleNamespace,
@@ -73,21 +72,21 @@ class ReachableNames(NamedTuple):
         kinds: names of the classes of what is read, and of their metaclasses.
     """
 
-    attributes: frozenset[str]
-    variables: frozenset[str]
-    near: frozenset[str]
-    nested: frozenset[str]
-    collecting: frozenset[str]
-    loaders: frozenset[str]
-    shared: frozenset[str]
-    modules: frozenset[str]
-    leading: frozenset[str]
-    direct: frozenset[str]
-    leaders: frozenset[str]
-    iterated: frozenset[str]
-    options: frozenset[str]
-    alive: frozenset[str]
-    kinds: frozenset[str]
+    attributes: set[str]
+    variables: set[str]
+    near: set[str]
+    nested: set[str]
+    collecting: set[str]
+    loaders: set[str]
+    shared: set[str]
+    modules: set[str]
+    leading: set[str]
+    direct: set[str]
+    leaders: set[str]
+    iterated: set[str]
+    options: set[str]
+    alive: set[str]
+    kinds: set[str]
 
 
 class Heap:
@@ -265,9 +264,9 @@ def _enclosed(function: FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
         except ValueError:
             continue
+    named = (function.__kwdefaults__ or {}, vars(function))
     yield from (("", part) for part in function.__defaults__ or ())
-    yield from (("", part) for part in (function.__kwdefaults__ or {}).values())
-    yield from (("", part) for part in vars(function).values())
+    yield from (("", part) for held in named for part in held.values())
 
 
 def names_of(
@@ -279,13 +278,6 @@ def names_of(
 ) -> ReachableNames:
     """Return the names by which the user's code can reach what the items read.
 
-    Args:
-        reads: what the items read.
-        loader: the script's.
-        frames: of the user's code, on all threads.
-        modules: of the user's.
-        heap: what else there is of the user's.
-
     Raises:
         TooLarge: there is too much to look through.
     """
@@ -294,8 +286,6 @@ def names_of(
     _add_from_heap(graph, heap)
     graph.grow()
     written = set(reads.content) | sharing(list(_all_arrays(reads.content.values())), graph.arrays)
-    written |= {id(part) for one in reads.content.values() if isinstance(one, MappingProxyType)
-                for part in gc.get_referents(one)}  # fmt: skip
     plain = (list, dict, set, deque, bytearray)
     containers = {key for key, one in reads.content.items() if isinstance(one, plain)}
     attributes, variables, nested, collecting = _direct(graph, written, containers)
@@ -317,12 +307,9 @@ def names_of(
     kinds = {*reads.classes, *map(type, reads.classes), type(loader), type(loader.dataset),
              *map(type, reads.content.values()), *map(type, reads.objects.values())}  # fmt: skip
     return ReachableNames(
-        frozenset(attributes), frozenset(variables), frozenset(near), frozenset(nested),
-        frozenset(collecting), frozenset(loaders - others), frozenset(shared),
-        frozenset(named), frozenset(leading),
-        frozenset(direct | attributes | variables), frozenset(leaders), frozenset(iterated),
-        frozenset(options), frozenset(_named(graph.kinds.values()) | graph.functions),
-        frozenset(_named(kinds)),
+        attributes, variables, near, nested, collecting, loaders - others, shared, named, leading,
+        direct | attributes | variables, leaders, iterated, options,
+        _named(graph.kinds.values()) | graph.functions, _named(kinds),
     )  # fmt: skip
 
 

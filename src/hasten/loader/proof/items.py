@@ -9,6 +9,7 @@ from typing import Any
 from hasten.loader.proof import body as bodies
 from hasten.loader.proof import calls, containers, world
 from hasten.loader.proof.follower import Follower
+from hasten.loader.proof.frame import Given
 from hasten.loader.proof.objects import attribute_of
 from hasten.loader.proof.reads import Facts, Reads
 from hasten.loader.proof.source import is_user_function
@@ -18,11 +19,7 @@ _MOST_LOOKS = 6
 
 
 def read_items(loader: Any) -> tuple[Reads, bool]:
-    """Follow what makes a batch; return what it reads, and whether the batch shares any of it.
-
-    Args:
-        loader: a map-style `DataLoader`.
-    """
+    """Follow what makes a batch; return what it reads, and whether the batch shares any of it."""
     facts = Facts()
     for _ in range(_MOST_LOOKS):
         known = facts.size
@@ -34,23 +31,19 @@ def read_items(loader: Any) -> tuple[Reads, bool]:
 
 
 def _read(loader: Any, facts: Facts) -> tuple[Reads, bool]:
-    reads = Reads(facts)
+    from torch.utils.data import IterableDataset
+
+    reads, dataset = Reads(facts), loader.dataset
     body = bodies.Body(Follower(reads), "", {}, {}, None, {})
     node = ast.Pass()
-    if not hasattr(type(loader.dataset), "__getitem__") or _is_stream(loader.dataset):
+    if not hasattr(type(dataset), "__getitem__") or isinstance(dataset, IterableDataset):
         reads.gap("its items are a stream, not a table")
         return reads, True
     batch = _batch(body, loader, node)
-    holds = reads.holds(batch) and not (batch.flat and batch.fresh)
+    holds = reads.keeps([batch])
     _worker(body, loader, node)
     world.answer(body)
     return reads, holds
-
-
-def _is_stream(dataset: Any) -> bool:
-    from torch.utils.data import IterableDataset
-
-    return isinstance(dataset, IterableDataset)
 
 
 def _batch(body: Any, loader: Any, node: ast.AST) -> Value:
@@ -59,11 +52,10 @@ def _batch(body: Any, loader: Any, node: ast.AST) -> Value:
         return new(flat=True)  # it copies all that could be shared
     given = sample
     if loader._auto_collation:
-        holds = body.reads.holds(sample) and not (sample.flat and sample.fresh)
-        given = new(shares=holds, kind=list)
+        given = new(shares=body.reads.keeps([sample]), kind=list)
     elif loader.collate_fn is _stock("default_convert"):
         return sample
-    return calls.call_object(body, loader.collate_fn, [given], {}, node, module=None)
+    return calls.call_object(body, loader.collate_fn, Given([given], {}, node))
 
 
 def _is_extended(body: Any) -> bool:
@@ -91,7 +83,7 @@ def _item(body: Any, dataset: Any, node: ast.AST, *, batched: bool) -> Value:
             found.append(containers.member(body, body.reads.load(dataset), ..., node))
             continue
         index = new(flat=True) if name == "__getitem__" else new(kind=list)
-        found.append(calls.call_object(body, target, [index], {}, node, module=None))
+        found.append(calls.call_object(body, target, Given([index], {}, node)))
     body.reads.load(dataset)
     return either(*found)
 
@@ -101,7 +93,7 @@ def _worker(body: Any, loader: Any, node: ast.AST) -> None:
     if loader.worker_init_fn is None:
         return
     body.follower.in_worker = True
-    calls.call_object(body, loader.worker_init_fn, [new(flat=True)], {}, node, module=None)
+    calls.call_object(body, loader.worker_init_fn, Given([new(flat=True)], {}, node))
     body.follower.in_worker = False
 
 

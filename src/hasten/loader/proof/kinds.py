@@ -14,13 +14,13 @@ _DATA = {
     "numpy": "ndarray memmap recarray MaskedArray chararray",
     "torch": "Tensor Parameter Size",
     "pandas": "DataFrame Series Index RangeIndex MultiIndex DatetimeIndex Categorical "
-              "CategoricalIndex StringArray ArrowStringArray IntervalIndex",
+              "CategoricalIndex StringArray ArrowStringArray IntervalIndex "
+              "_iLocIndexer _LocIndexer _AtIndexer _iAtIndexer StringMethods",
     "array": "array",
-    "builtins": "bytearray memoryview mappingproxy property",
+    "builtins": "bytearray memoryview property",
     "scipy": "csr_matrix csc_matrix coo_matrix lil_matrix dok_matrix csr_array csc_array coo_array",
     "torchvision": "Image Mask BoundingBoxes Video",
 }  # fmt: skip
-_INDEXERS = ("_iLocIndexer", "_LocIndexer", "_AtIndexer", "_iAtIndexer", "StringMethods")
 _PATCHABLE = (
     ("torch", "Tensor"), ("PIL.Image", "Image"), ("pandas", "DataFrame"), ("pandas", "Series"),
     ("pandas", "Index"), ("pathlib", "Path"), ("pathlib", "PurePath"),
@@ -51,9 +51,7 @@ def is_known(one: Any) -> bool:
         return hasattr(one, "getbbox") and getattr(one, "fp", None) is None and not shares
     if kind.__module__ == "types" and kind.__name__ == "SimpleNamespace":
         return True
-    return kind.__name__ in _DATA.get(root, "").split() or (
-        root == "pandas" and kind.__name__ in _INDEXERS
-    )
+    return kind.__name__ in _DATA.get(root, "").split()
 
 
 def is_array(one: Any) -> bool:

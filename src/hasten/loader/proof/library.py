@@ -30,27 +30,20 @@ _OPERATORS = (
 _PURE: dict[str, tuple[str, str]] = {
     "math": (_ALL, ""),
     "time": ("sleep", ""),
-    "cmath": (_ALL, ""),
     "operator": (_OPERATORS, ""),
-    "_operator": (_OPERATORS, ""),
     "itertools": (_ALL, ""),
-    "difflib": (_ALL, ""),
     "colorsys": (_ALL, ""),
-    "numbers": (_ALL, ""),
     "enum": (_ALL, ""),
     "fractions": (_ALL, ""),
     "decimal": ("Decimal", ""),
     "functools": ("reduce partial", ""),
-    "_functools": ("reduce partial", ""),
     "string": (_ALL, ""),
     "re": ("compile match search fullmatch sub subn split findall finditer escape", ""),
     "json": ("load loads dumps", ""),
     "ast": ("literal_eval", ""),
     "heapq": ("nlargest nsmallest", ""),
     "csv": ("reader DictReader", ""),
-    "_csv": ("reader", ""),
     "pickle": ("dumps", ""),
-    "_pickle": ("dumps", ""),
     "os.path": (_ALL, "get*time expandvars expanduser"),
     "posixpath": (_ALL, "get*time expandvars expanduser"),
     "os": ("fspath fsdecode fsencode listdir scandir", ""),
@@ -60,24 +53,17 @@ _PURE: dict[str, tuple[str, str]] = {
     "datetime": ("datetime date time timedelta strptime fromisoformat combine timezone", ""),
     "array": ("array", ""),
     "io": ("BytesIO StringIO TextIOWrapper BufferedReader", ""),
-    "_io": ("BytesIO StringIO TextIOWrapper BufferedReader", ""),
     "gzip": ("decompress", ""),
     "bz2": ("decompress", ""),
-    "lzma": ("decompress", ""),
     "zlib": ("decompress crc32 adler32", ""),
     "base64": (_ALL, ""),
     "binascii": (_ALL, ""),
     "struct": ("unpack unpack_from pack calcsize", ""),
-    "_struct": ("unpack unpack_from pack calcsize", ""),
-    "hashlib": ("md5 sha1 sha224 sha256 sha384 sha512 blake2b blake2s new", ""),
-    "_hashlib": ("openssl_* new", ""),
+    "hashlib": ("md5 sha1 sha224 sha256 sha384 sha512 blake2b blake2s openssl_* new", ""),
     "collections": (_ALL, ""),
-    "_collections": (_ALL, ""),
     "bisect": ("bisect bisect_left bisect_right", ""),
-    "_bisect": ("bisect bisect_left bisect_right", ""),
     "statistics": (_ALL, ""),
     "unicodedata": (_ALL, ""),
-    "textwrap": (_ALL, ""),
     "html": (_ALL, ""),
     "typing": ("cast", ""),
     "contextlib": ("suppress nullcontext", ""),
@@ -108,11 +94,8 @@ _PURE: dict[str, tuple[str, str]] = {
     "torch._C._nn": (_ALL, "*_ _*"),
     "torch._C._linalg": (_ALL, ""),
     "torch._C._fft": (_ALL, ""),
-    "torch._C._special": (_ALL, ""),
     "torch.linalg": (_ALL, ""),
     "torch.fft": (_ALL, ""),
-    "torch.special": (_ALL, ""),
-    "torch.signal.windows": (_ALL, ""),
     "torch.nn.utils.rnn": ("pad_sequence pack_sequence pad_packed_sequence unpad_sequence", ""),
     "torch.utils.data": ("default_collate default_convert", ""),
     "torch.utils.data._utils.collate": ("default_collate default_convert", ""),
@@ -181,9 +164,10 @@ _DRAWS: dict[str, str] = {
                            "fractional_max_pool3d scaled_dot_product_attention "
                            "multi_head_attention_forward",
 }  # fmt: skip
-_ARRAYS = ("numpy", "torch", "cv2", "PIL", "math", "torchvision.transforms",
+ARRAYS = ("numpy", "torch", "cv2", "PIL", "math", "torchvision.transforms",
            "torchaudio.functional", "scipy.ndimage", "scipy.signal", "skimage", "librosa",
            "posixpath", "os.path")  # fmt: skip
+"""Modules whose functions give numbers, texts, arrays or pictures."""
 _COPYING = {
     "numpy", "torch", "cv2", "torch.functional", "torch.nn.functional", "torch.nn.utils.rnn",
 }  # fmt: skip
@@ -198,7 +182,7 @@ _FIGURES = words(
     "abs all any bin bool bytes chr complex divmod float format hash hex int isinstance "
     "issubclass len oct ord pow range repr round str hasattr callable"
 )
-_NOT_FLAT = words(
+NOT_FLAT = words(
     "load default_collate default_convert split array_split hsplit vsplit dsplit unstack "
     "broadcast_arrays broadcast_tensors meshgrid atleast_1d atleast_2d atleast_3d "
     "gradient findContours Draw errstate nditer ndenumerate ndindex vectorize frompyfunc "
@@ -227,7 +211,7 @@ _BUILTINS = words(
     "iter len list map max min next oct ord pow range repr reversed round set slice "
     "sorted str sum tuple type zip object property super id memoryview"
 ) - {"id", "hash"}
-_HOLDING = words(
+HOLDING = words(
     "list tuple dict set frozenset zip enumerate map filter reversed sorted partial chain islice "
     "product permutations combinations cycle repeat deque OrderedDict Counter defaultdict "
     "namedtuple takewhile dropwhile starmap groupby accumulate zip_longest itemgetter attrgetter"
@@ -308,7 +292,7 @@ LISTING_METHODS = words(
 
 _IN_PLACE = re.compile(r"[a-z0-9_]+[a-z0-9]_")
 _SHARED = {"set_", "share_memory_", "swap_", "rename_", "set_data_", "detach_", "retain_grad_"}
-_DRAWN_IN_PLACE = {
+DRAWN_IN_PLACE = {
     "normal_", "uniform_", "bernoulli_", "exponential_", "cauchy_", "geometric_", "log_normal_",
     "random_", "bernoulli", "multinomial",
 }  # fmt: skip
@@ -349,6 +333,7 @@ def is_pure(module: str, name: str) -> bool:
     """Return whether a function of a library is known to have no effects."""
     if module == "builtins":
         return name in _BUILTINS
+    module = module.lstrip("_")  # "_csv" is the part of "csv" that is written in C
     for known, (pure, effects) in _PURE.items():
         begins = known.endswith("*") and module.startswith(known.rstrip("*").rstrip("."))
         if (known == module or begins) and _listed(name, pure) and not _listed(name, effects):
@@ -365,11 +350,6 @@ def draws(module: str, name: str) -> bool:
     return name in _DRAWS.get(module, "").split()
 
 
-def is_array_home(module: str) -> bool:
-    """Return whether the functions of a module give numbers, texts, arrays or pictures."""
-    return module.startswith(_ARRAYS)
-
-
 def copies(module: str, name: str) -> bool:
     """Return whether the result of a pure function is never a view of its arguments."""
     return module in _COPYING and name in _COPIES
@@ -380,24 +360,9 @@ def is_figure(module: str, name: str) -> bool:
     return (module == "builtins" and name in _FIGURES) or module in ("posixpath", "ntpath")
 
 
-def is_flat(name: str) -> bool:
-    """Return whether a function that makes arrays from arrays returns no list of them."""
-    return name not in _NOT_FLAT
-
-
-def holds(name: str) -> bool:
-    """Return whether the result of a pure function holds the members of its arguments."""
-    return name in _HOLDING
-
-
 def writes_itself(name: str) -> bool:
     """Return whether a method writes into what it is called on, and nothing else."""
     return name in WRITING_METHODS or (name not in _SHARED and bool(_IN_PLACE.fullmatch(name)))
-
-
-def draws_itself(name: str) -> bool:
-    """Return whether a method draws from a global random generator."""
-    return name in _DRAWN_IN_PLACE
 
 
 def is_transform(kind: type) -> bool:

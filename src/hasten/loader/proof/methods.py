@@ -11,9 +11,9 @@ from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from hasten.loader.proof.frame import Frame
+    from hasten.loader.proof.frame import Frame, Given
 
 _READING = {"read", "readline", "readlines", "readinto", "tell", "seek"}
 _DRAWS_OF_ITS_OWN = words(
@@ -35,33 +35,30 @@ _OF_TEXTS = {"lower", "upper", "strip", "lstrip", "rstrip", "startswith", "endsw
 _FRESH = {"clone", "tolist", "to_list", "to_dict"}
 
 
-def by_name(  # noqa: PLR0917
-    body: Frame, owner: Value, name: str, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
+def by_name(body: Frame, owner: Value, name: str, given: Given) -> Value:
     """Follow a method of an object of a library, or of one that was made for the batch."""
-    args = [value for value in args if value is not MANY]
-    values = [*args, *named.values()]
+    given = given._replace(args=[value for value in given.args if value is not MANY])
+    args, named, node = given
     body.reads.asks_files(name)
     if why := _refused(body, owner, name, args):
         return body.gap(why, node)
     if owner.kind is not None and owner.kind.__name__ in functions.GENERATORS:
-        return _drawn(body, owner, name, args, named, node)
-    given = functions.follow_functions(body, name, args, named, node)
+        return _drawn(body, owner, name, given)
+    returned = functions.follow_functions(body, name, given)
     if why := functions.writes_an_argument(name, set(), [owner, *args], named):
         return body.gap(why, node)
     body.ask(owner, name, node)
-    for value in values:
+    for value in given.values:
         operators.implied(body, value, node)
-    body.reads.draws |= library.draws_itself(name)
+    body.reads.draws |= name in library.DRAWN_IN_PLACE
     harmless = name in library.PURE_METHODS and owner.flat and owner.fresh
     if library.writes_itself(name) and not harmless:
-        return _write(body, owner, name, values, node)
-    if name not in library.PURE_METHODS and not library.draws_itself(name):
+        return _write(body, owner, name, given.values, node)
+    if name not in library.PURE_METHODS and name not in library.DRAWN_IN_PLACE:
         return body.gap(f"it calls .{name}(), which is not known to be free of effects", node)
-    found = _of_texts(owner, name, values) or _of_dictionaries(
-        body, owner.objects or (), name, args
-    )
-    return found or _result(body, owner, name, args, [*values, *given])
+    found = _of_texts(owner, name, given.values)
+    found = found or _of_dictionaries(body, owner.objects or (), name, args)
+    return found or _result(body, owner, name, args, [*given.values, *returned])
 
 
 def is_of_texts(objects: Sequence[Any], name: str) -> bool:
@@ -89,12 +86,9 @@ def _of_dictionaries(
     if name in _VIEWS:
         return live(*(tuple(getattr(one, name)()) for one in objects))
     if name == "get":
-        return either(body.reads.load(*_values(objects)), *args[1:], live(None))
+        held = [value for one in objects for value in one.values()]
+        return either(body.reads.load(*held), *args[1:], live(None))
     return None
-
-
-def _values(objects: Sequence[Any]) -> list[Any]:
-    return [value for one in objects for value in one.values()]
 
 
 def _refused(body: Frame, owner: Value, name: str, args: Sequence[Value]) -> str:
@@ -121,12 +115,8 @@ def _does_more(owner: Value, name: str, args: Sequence[Value]) -> str:
         return f"it may write into what outlives the batch: .{name}(out)"
     if name == "to" and any(not _stays(one) for one in args):
         return "it may use an accelerator"
-    opens = name == "open" and not (owner.flat and _is_read(args))
-    return "it calls .open()" if opens else ""
-
-
-def _is_read(args: Sequence[Value]) -> bool:
-    return not args or args[0].only in ("r", "rb", "rt")
+    is_read = not args or args[0].only in ("r", "rb", "rt")
+    return "it calls .open()" if name == "open" and not (owner.flat and is_read) else ""
 
 
 def _are_pictures(owner: Value) -> bool:
@@ -141,11 +131,9 @@ def _stays(value: Value) -> bool:
     )
 
 
-def _drawn(  # noqa: PLR0917
-    body: Frame, owner: Value, name: str, args: Sequence[Value], named: Mapping[str, Value],
-    node: ast.AST,
-) -> Value:  # fmt: skip
+def _drawn(body: Frame, owner: Value, name: str, given: Given) -> Value:
     """Follow a method of a generator that was made for the batch."""
+    args, named, node = given
     if name not in _DRAWS_OF_ITS_OWN:
         return body.gap(f"it calls .{name}() of a random generator", node)
     if name in ("shuffle", "permuted") and args and not args[0].fresh:
@@ -165,10 +153,10 @@ def _result(
     body: Frame, owner: Value, name: str, args: Sequence[Value], values: Sequence[Value]
 ) -> Value:
     parts = [owner, *values]
-    holds = any(body.reads.holds(one) and not (one.flat and one.fresh) for one in parts)
+    holds = body.reads.keeps(parts)
     if name == "astype" and len(values) == 1 and is_numeric(args[0] if args else None):
         return new(flat=True)
-    if owner.flat and library.is_flat(name):
+    if owner.flat and name not in library.NOT_FLAT:
         copies = name in library.COPYING_METHODS and not (name == "copy" and values)
         return Value(None, fresh=owner.fresh or copies, shares=not (owner.fresh or copies),
                      flat=name != "astype")  # fmt: skip
@@ -197,9 +185,7 @@ def _write(body: Frame, owner: Value, name: str, values: Sequence[Value], node: 
         return body.gap(f"it writes into what outlives the batch: .{name}()", node)
     if name in ("sort", "reverse", "clear"):
         values = ()
-    if not owner.flat and any(
-        body.reads.holds(value) and not (value.flat and value.fresh) for value in values
-    ):
+    if not owner.flat and body.reads.keeps(values):
         owner.shares = body.reads.facts.mixes = True
     if owner.flat:
         return Value(None, fresh=True, shares=False, flat=True)

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 FAR, HOLDS, NEAR = 0, 1, 2
 """It cannot lead to what is read; it holds something that can; it may be what is read itself."""
 
-SENT = "yield"
-"""Stands for what generators are sent."""
-
 FIGURES = {"shape", "dtype", "ndim", "size", "nbytes", "device", "columns", "itemsize"}
 _COUNTS = words(
     "len print isinstance str repr bool int float unique bincount mean std id hash any all "
@@ -202,11 +199,6 @@ def _of_value(scope: CodeScope, node: Any) -> int:
     return level(scope, node.value)
 
 
-def _sent(scope: CodeScope, node: ast.Yield) -> int:
-    del node
-    return scope.known.reached.get(SENT, FAR)
-
-
 _FINDING: dict[type, set[str]] = {
     ast.Attribute: {"__getattr__", "__getattribute__"}, ast.Subscript: {"__getitem__"},
     ast.Call: {"__call__", "__iter__", "__next__", "__enter__"},
@@ -222,5 +214,5 @@ _FOLLOWED: dict[type, Callable[[CodeScope, Any], int]] = {
     ast.BoolOp: lambda scope, node: max(level(scope, one) for one in node.values),
     ast.NamedExpr: _of_value, ast.Starred: _of_value, ast.Await: _of_value,
     ast.YieldFrom: _of_value, ast.keyword: _of_value,
-    ast.Yield: _sent,
+    ast.Yield: lambda scope, node: FAR,
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections import namedtuple
 from enum import Enum
@@ -19,18 +18,14 @@ from typing import Any
 
 _FIELD = type(namedtuple("_Fields", "one").one)  # type: ignore[attr-defined]
 _SLOTS = (MemberDescriptorType, GetSetDescriptorType, _FIELD)
-_BOUND = (FunctionType, functools._lru_cache_wrapper)
 _STOCK_DESCRIPTORS = (
-    *_SLOTS, *_BOUND, staticmethod, classmethod, property, WrapperDescriptorType,
+    *_SLOTS, FunctionType, staticmethod, classmethod, property, WrapperDescriptorType,
     type(list.append), type(dict.__dict__["fromkeys"]), BuiltinFunctionType,
 )  # fmt: skip
 
 
-class Opaque:
-    """An attribute whose value only running code could tell."""
-
-
-OPAQUE = Opaque()
+OPAQUE = object()
+"""Stands for an attribute whose value only running code could tell."""
 
 
 def attribute_of(owner: Any, name: str) -> Any:
@@ -88,6 +83,12 @@ def has_attribute(owner: Any, name: str) -> bool:
     return inspect.getattr_static(owner, name, missing) is not missing
 
 
+def parameter_count(one: Any) -> int:
+    """Return how many arguments a function takes, apart from the object of a method."""
+    code = getattr(getattr(one, "__func__", one), "__code__", None)
+    return code.co_argcount - isinstance(one, MethodType) if code else 1
+
+
 def _own(owner: Any) -> dict[str, Any] | None:
     try:
         held = object.__getattribute__(owner, "__dict__")
@@ -105,7 +106,7 @@ def _bound(owner: Any, found: Any) -> Any:
         return OPAQUE
     if isinstance(owner, type):
         return found
-    if isinstance(found, _BOUND):
+    if isinstance(found, FunctionType):
         return MethodType(found, owner)
     if isinstance(found, _SLOTS):
         try:

@@ -8,6 +8,7 @@ from collections import deque
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.proof.frame import Given
 from hasten.loader.proof.kinds import gives_batches
 from hasten.loader.proof.objects import OPAQUE, attribute_of
 from hasten.loader.proof.source import is_generated, is_user_class
@@ -33,6 +34,10 @@ _COMPARISONS: dict[type, Any] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.In: lambda one, held: one in held, ast.NotIn: lambda one, held: one not in held,
 }  # fmt: skip
+NOT_BY_OPERATORS = "__getitem__ __len__ __iter__ __str__ __repr__"
+_NOT_BY_SIGNS = f"{NOT_BY_OPERATORS} __eq__"
+_NOT_BY_TESTS = "__getitem__ __iter__ __str__ __repr__ __eq__ __hash__"
+"""Special methods that operators of one or two values, and tests of one, never call."""
 _NEVER_IMPLIED = words(
     "__init__ __new__ __call__ __del__ __setattr__ __delattr__ __setitem__ __delitem__ "
     "__init_subclass__ __class_getitem__ __set_name__ __enter__ __exit__ __reduce__ "
@@ -94,7 +99,7 @@ def _special(body: Frame, value: Value, kind: type, name: str, node: ast.AST | N
     function = attribute_of(kind, name)
     if isinstance(function, FunctionType):
         many = [unknown()] * (function.__code__.co_argcount - 1)
-        body.follower.call(function, [owner, *many], {}, body, node)
+        body.follower.call(body, function, Given([owner, *many], {}, node))
     elif function is OPAQUE or function is not None:
         body.gap(f"{kind.__name__}.{name} cannot be followed", node)
 
@@ -103,9 +108,7 @@ def binary(body: Frame, node: Any) -> Value:
     """Follow `left + right` and its like."""
     left, right = body.value(node.left), body.value(node.right)
     for operand in (left, right):
-        implied(
-            body, operand, node, but="__getitem__ __len__ __iter__ __str__ __repr__", deep=False
-        )
+        implied(body, operand, node, but=NOT_BY_OPERATORS, deep=False)
     if left.flat and right.flat:
         return new(flat=True)
     users = any(_is_users(one) for one in (left, right))
@@ -150,13 +153,7 @@ def tested(body: Frame, value: Value, node: ast.AST) -> bool | None:
     """Follow the test of a value; return its outcome, None if it is unknown."""
     known = truth(value)
     if known is None:
-        implied(
-            body,
-            value,
-            node,
-            but="__getitem__ __iter__ __str__ __repr__ __eq__ __hash__",
-            deep=False,
-        )
+        implied(body, value, node, but=_NOT_BY_TESTS, deep=False)
     return known
 
 
@@ -214,9 +211,7 @@ def unary(body: Frame, node: Any) -> Value:
     if isinstance(node.op, ast.Not):
         known = tested(body, operand, node)
         return new(flat=True) if known is None else live(not known)
-    implied(
-        body, operand, node, but="__getitem__ __len__ __iter__ __str__ __repr__ __eq__", deep=False
-    )
+    implied(body, operand, node, but=_NOT_BY_SIGNS, deep=False)
     one = operand.only
     if isinstance(node.op, ast.USub) and type(one) in (int, float):
         return live(-one)

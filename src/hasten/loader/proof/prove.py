@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def prove(loader: Any) -> LoaderProof:
-    """Return what can be shown about a loader, at the beginning of a pass over it.
-
-    Args:
-        loader: a map-style `DataLoader` of the script's.
-    """
+    """Return what can be shown about a map-style loader, at the beginning of a pass over it."""
     try:
         return _prove(loader)
     except Exception as error:  # whatever cannot be followed is not proven

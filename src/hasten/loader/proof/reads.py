@@ -14,6 +14,7 @@ from hasten.loader.proof.verdict import MissingReason, ProofReason
 
 if TYPE_CHECKING:
     import ast
+    from collections.abc import Iterable
 
 _MOST_GAPS = 8
 _IMMUTABLE = (tuple, frozenset)
@@ -62,7 +63,7 @@ class Reads:
         asks: the names that are looked up on unknown objects, and where.
     """
 
-    def __init__(self, facts: Facts | None = None) -> None:
+    def __init__(self, facts: Facts) -> None:
         self.gaps: list[MissingReason] = []
         self.draws = False
         self.attributes: set[str] = set()
@@ -73,7 +74,7 @@ class Reads:
         self.classes: set[type] = set()
         self.codes: set[CodeType] = set()
         self.files: set[str] = set()
-        self.facts = facts or Facts()
+        self.facts = facts
         self.asks: dict[tuple[str, bool], tuple[str, ast.AST | None]] = {}
 
     def gap(self, what: str, path: str = "", node: ast.AST | None = None) -> Value:
@@ -127,6 +128,10 @@ class Reads:
         if value.shares or not value.fresh or value.made is not None:
             return True
         return self.facts.mixes and not value.flat
+
+    def keeps(self, values: Iterable[Value]) -> bool:
+        """Return whether what some values hold outlives the batch; numbers made for it do not."""
+        return any(self.holds(one) and not (one.flat and one.fresh) for one in values)
 
     def load(self, *objects: Any) -> Value:
         """Note that code obtains references to live objects."""

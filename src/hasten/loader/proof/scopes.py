@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hasten.loader.proof.bindings import bindings, called, callee, imported, puts, stored
-from hasten.loader.proof.nearness import FAR, HOLDS, NEAR, SENT, Known, level
+from hasten.loader.proof.nearness import FAR, HOLDS, NEAR, Known, level
 from hasten.loader.proof.script import Unreadable, applied, names_of
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ class VariableScope:
         self.known = known
         self.nodes = [node for top in unit.nodes for node in ast.walk(top)]
         self.parameters = _parameters(unit)
-        is_method = unit.owner and not _is_static(unit)
-        self.first = self.parameters[0] if self.parameters and is_method else ""
+        decorators = getattr(unit.function, "decorator_list", [])
+        is_static = any(getattr(one, "id", "") == "staticmethod" for one in decorators)
+        self.first = self.parameters[0] if self.parameters and unit.owner and not is_static else ""
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
         self._imported = imported(self.nodes)
         outside = {name for node in self.nodes if isinstance(node, (ast.Global, ast.Nonlocal))
@@ -136,8 +137,6 @@ class VariableScope:
             if isinstance(target, ast.Attribute):
                 self._raise(self.known.attributes, target.attr, HOLDS)
             target = target.func if isinstance(target, ast.Call) else target.value
-        if isinstance(target, ast.Yield):
-            self._raise(self.known.reached, SENT, NEAR)
         if isinstance(target, ast.Name) and target.id not in self.known.functions:
             self._reach(target.id, HOLDS)
             if target.id in self.parameters:
@@ -237,13 +236,7 @@ class VariableScope:
 def scopes_of(
     code: ScriptCode, names: ReachableNames, is_of_items: Callable[[Unit], bool]
 ) -> list[VariableScope]:
-    """Return the scopes of code that can still run, with what is passed from one to another.
-
-    Args:
-        code: what can still run.
-        names: by which names the script can get at what the items read.
-        is_of_items: tells whether items run a piece of code.
-    """
+    """Return the scopes of code that can still run, with what is passed from one to another."""
     classes = {unit.owner for unit in code.units} - {""}
     known = Known(code.functions, code.methods, code.stored, classes, code.aliases)
     scopes = [VariableScope(unit, names, known) for unit in code.units]
@@ -416,23 +409,20 @@ def _take(
     return grown
 
 
+def _arguments(unit: Unit) -> ast.arguments:
+    """Return the parameters of a function; the top of a module has none."""
+    none = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    return none if unit.function is None else unit.function.args
+
+
 def _positional(unit: Unit) -> list[str]:
-    arguments = getattr(unit.function, "args", None)
-    if arguments is None:
-        return []
+    arguments = _arguments(unit)
     return [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
-
-
-def _is_static(unit: Unit) -> bool:
-    decorators = getattr(unit.function, "decorator_list", [])
-    return any(getattr(one, "id", "") == "staticmethod" for one in decorators)
 
 
 def _defaults(unit: Unit) -> list[tuple[str, ast.AST]]:
     """Return the parameters of a function that have defaults, with their defaults."""
-    arguments = getattr(unit.function, "args", None)
-    if arguments is None:
-        return []
+    arguments = _arguments(unit)
     names = _positional(unit)[-len(arguments.defaults) :] if arguments.defaults else []
     found: list[tuple[str, ast.AST]] = list(zip(names, arguments.defaults, strict=True))
     named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -440,9 +430,6 @@ def _defaults(unit: Unit) -> list[tuple[str, ast.AST]]:
 
 
 def _parameters(unit: Unit) -> list[str]:
-    arguments = getattr(unit.function, "args", None)
-    if arguments is None:
-        return []
-    listed = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    many = (one for one in (arguments.vararg, arguments.kwarg) if one)
-    return [one.arg for one in (*listed, *many)]
+    arguments = _arguments(unit)
+    rest = (*arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+    return [*_positional(unit), *(one.arg for one in rest if one)]

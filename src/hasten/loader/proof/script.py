@@ -9,14 +9,21 @@ from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader.proof.aliases import aliases_in, container_of
-from hasten.loader.proof.bindings import Returned
-from hasten.loader.proof.source import Function, Tree, is_user_class, tree_of_file
+from hasten.loader.proof.bindings import Returned, called
+from hasten.loader.proof.source import (
+    Function,
+    Tree,
+    first_line,
+    is_user_class,
+    name_of,
+    tree_of_file,
+)
 from hasten.loader.proof.stored_names import stored_by, within
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence, Set
-    from types import CodeType, FrameType
+    from types import FrameType
 
 
 ANY_NAME = "*"
@@ -132,7 +139,7 @@ def code_of(
     mentioned |= set[str]().union(*aliases.targets.values())
     mentioned |= set[str]().union(*parents.values())
     if any(_keeps_classes(tree) for tree in trees.values()):
-        alive |= set(parents) | {_place(unit) for unit in known}
+        alive = {*alive, *parents, *map(_place, known)}
     plain = _plain_classes(trees.values())
     stored = {name for tree in trees.values() for name in _attributes_of(tree)}
     stored -= _fields(trees.values(), plain)
@@ -142,7 +149,7 @@ def code_of(
             handed |= functions
             mentioned |= functions
         if mentioned & _PICKLES:  # of any class that there is
-            alive |= set(parents)
+            alive = {*alive, *parents}
         makers = {id(unit.function) if unit.function else unit.path for unit in found}
         fresh = [unit for unit in waiting if _can_run(unit, mentioned, alive, makers)
                  or ((unit.owner, unit.name) in overriding
@@ -208,14 +215,15 @@ def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 yield node.name.rpartition(".")[2]
             elif isinstance(node, ast.Call):
                 yield from _named_by_text(node, _BY_NAME)
-                if getattr(node.func, "id", getattr(node.func, "attr", "")) in _LISTING:
+                if called(node) in _LISTING:
                     yield ANY_NAME
 
 
 def _named_by_text(node: ast.Call, functions: set[str]) -> Iterator[str]:
     """Yield the names that `getattr` and the like are given as strings, or a pickle's."""
-    name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-    if any(one.arg == "weights_only" and not _is_true(one.value) for one in node.keywords):
+    name = called(node)
+    if any(one.arg == "weights_only" and getattr(one.value, "value", None) is not True
+           for one in node.keywords):  # fmt: skip
         yield "weights_only"
     if name == "cls":
         yield "cls()"
@@ -229,10 +237,6 @@ def _named_by_text(node: ast.Call, functions: set[str]) -> Iterator[str]:
             yield ANY_NAME
         elif isinstance(one.value, str):
             yield from one.value.split(".")
-
-
-def _is_true(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is True
 
 
 def _attributes_of(tree: Tree) -> Iterator[str]:
@@ -275,7 +279,9 @@ def _called_at_once(nodes: Sequence[ast.AST]) -> set[int]:
     if not any(isinstance(node, _DEFINITIONS) and node.name == "apply" for node in nodes):
         called |= {id(function) for node in calls if (function := applied(node)) is not None}
     called |= {id(one) for node in nodes if isinstance(node, ast.ClassDef) for one in node.bases}
-    return called | {id(one) for node in calls if _is_super(node) for one in node.args}
+    return called | {
+        id(one) for node in calls if getattr(node.func, "id", "") == "super" for one in node.args
+    }
 
 
 def _answers_tests(tree: Tree) -> bool:
@@ -313,7 +319,7 @@ def _plain_classes(trees: Iterable[Tree]) -> set[str]:
     for node in kinds:
         found = bases.setdefault(node.name, set())
         found |= {_last_name(container_of(one)) for one in node.bases}
-        if node.decorator_list or node.keywords or any(map(_is_vars, ast.walk(node))):
+        if node.decorator_list or node.keywords or _reads_vars(node):
             found.add("")  # no name of a class
     plain = set(bases)
     while mixed := {name for name in plain if not bases[name] <= plain | (_EMPTY - bases.keys())}:
@@ -321,9 +327,9 @@ def _plain_classes(trees: Iterable[Tree]) -> set[str]:
     return plain
 
 
-def _is_vars(node: ast.AST) -> bool:
-    """Return whether this is `vars`, which exposes the attributes of an object."""
-    return isinstance(node, ast.Name) and node.id == "vars"
+def _reads_vars(kind: ast.ClassDef) -> bool:
+    """Return whether a class uses `vars`, which exposes the attributes of an object."""
+    return any(isinstance(node, ast.Name) and node.id == "vars" for node in ast.walk(kind))
 
 
 def _fields(trees: Iterable[Tree], plain: set[str]) -> set[str]:
@@ -368,10 +374,6 @@ def _last_name(node: ast.AST) -> str:
     return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
-def _is_super(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id == "super"
-
-
 def applied(call: ast.Call) -> ast.Name | ast.Attribute | None:
     """Return the function whose name is passed to a method `apply`."""
     if isinstance(call.func, ast.Attribute) and call.func.attr == "apply" and call.args:
@@ -387,16 +389,12 @@ def _functions(tree: Tree) -> Iterator[Unit]:
         node, owner, function = waiting.pop()
         for child in ast.iter_child_nodes(node):
             if isinstance(child, Function):
-                name = "<lambda>" if isinstance(child, ast.Lambda) else child.name
-                yield Unit(tree.path, _body(child), child, name, owner, None, function)
+                body = [child.body] if isinstance(child, ast.Lambda) else child.body
+                yield Unit(tree.path, body, child, name_of(child), owner, None, function)
                 waiting.append((child, "", child))
             else:
                 inside = child.name if isinstance(child, ast.ClassDef) else owner
                 waiting.append((child, inside, function))
-
-
-def _body(function: Function) -> list[ast.AST]:
-    return [function.body] if isinstance(function, ast.Lambda) else list(function.body)
 
 
 def _rest_of(frame: FrameType) -> Unit:
@@ -405,8 +403,6 @@ def _rest_of(frame: FrameType) -> Unit:
     tree = tree_of_file(code.co_filename)
     function = tree.function(code) if tree else None
     if tree is None or (function is None and not tree.is_module(code)):
-        if tree is not None and (around := _class_body(tree, code)) is not None:
-            return Unit(tree.path, [around], None, "", around.name, frame)
         raise Unreadable(f"the source of {code.co_name} in {code.co_filename} is not what runs")
     if isinstance(function, ast.Lambda):
         rest: list[ast.AST] = [] if _is_called(function.body, frame) else [function.body]
@@ -431,21 +427,13 @@ def _declared_before(function: Any, rest: Sequence[ast.AST]) -> list[ast.AST]:
     ]
 
 
-def _class_body(tree: Tree, code: CodeType) -> ast.ClassDef | None:
-    for node in tree.nodes:
-        if isinstance(node, ast.ClassDef) and node.name == code.co_name:
-            return node
-    return None
-
-
 def _following(statements: Sequence[ast.stmt], line: int, frame: FrameType) -> list[ast.AST] | None:
     """Return the statements from the line of a frame on, None where it is elsewhere.
 
     A loop around the line is included from its start.
     """
     for place, statement in enumerate(statements):
-        first = min(getattr(statement, "lineno", 0), *_decorator_lines(statement), 1 << 30)
-        if not first <= line <= (statement.end_lineno or 0):
+        if not first_line(statement) <= line <= (statement.end_lineno or 0):
             continue
         after: list[ast.AST] = list(statements[place + 1 :])
         if isinstance(statement, (ast.For, ast.While, ast.AsyncFor)):
@@ -484,10 +472,6 @@ def _is_called(node: ast.AST | None, frame: FrameType) -> bool:
         return False
     now = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
     return now == (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
-
-
-def _decorator_lines(statement: ast.stmt) -> list[int]:
-    return [one.lineno for one in getattr(statement, "decorator_list", [])] or [1 << 30]
 
 
 # ---- methods that are called without being named: by Python, or by a library

@@ -44,12 +44,13 @@ class Tree:
         self.nodes = list(ast.walk(self.module))
         for node in self.nodes:
             if isinstance(node, Function):
-                self._nodes.setdefault((_name(node), _first_line(node)), []).append(node)
+                self._nodes.setdefault((name_of(node), first_line(node)), []).append(node)
 
     def function(self, code: CodeType) -> Function | None:
         """Return the definition of a code object; None if the file does not match what runs."""
-        nodes = self._nodes.get((code.co_name, code.co_firstlineno), [])
-        codes = [one for one in self._codes if _key(one) == _key(code)]
+        key = (code.co_name, code.co_firstlineno)
+        nodes = self._nodes.get(key, [])
+        codes = [one for one in self._codes if (one.co_name, one.co_firstlineno) == key]
         if len(nodes) != len(codes) or not any(_same(one, code) for one in codes):
             return None
         if len(nodes) == 1:
@@ -185,13 +186,21 @@ def _inside(code: CodeType) -> list[CodeType]:
     return found
 
 
-def _name(node: Function) -> str:
+def name_of(node: Function) -> str:
+    """Return the name of a function; a lambda has that of its code."""
     return "<lambda>" if isinstance(node, ast.Lambda) else node.name
 
 
-def _first_line(node: Function) -> int:
-    above = [] if isinstance(node, ast.Lambda) else node.decorator_list
-    return min([node.lineno, *(one.lineno for one in above)])
+def first_line(node: Any) -> int:
+    """Return the line of a statement or a lambda, or of the first decorator above it."""
+    lines = [node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))]
+    return int(min(lines))
+
+
+def text_of(node: ast.AST) -> str:
+    """Return the text of a piece of code, cut to a line."""
+    text = ast.unparse(node)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _inner(node: Function) -> ast.AST:
@@ -214,10 +223,6 @@ def _holds(node: Any, code: CodeType) -> bool:
         _begin(node) <= (line, column) and (last_line, last_column) <= end
         for line, last_line, column, last_column in places
     )
-
-
-def _key(code: CodeType) -> tuple[str, int]:
-    return code.co_name, code.co_firstlineno
 
 
 def _same(left: CodeType, right: CodeType) -> bool:

@@ -16,9 +16,6 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 class StoredNames:
     """The names of one function.
 
-    Args:
-        arguments: the names of its arguments.
-
     Attributes:
         stored: names that are its own variables.
         outside: names that it declares global or nonlocal.

@@ -10,7 +10,7 @@ from hasten.loader.proof.bindings import called, callee
 from hasten.loader.proof.nearness import FIGURES
 from hasten.loader.proof.scopes import BUILDING, heirs_of, scopes_of
 from hasten.loader.proof.script import is_special
-from hasten.loader.proof.source import is_user_file
+from hasten.loader.proof.source import first_line, is_user_file, text_of
 from hasten.loader.proof.stored_names import stored_by
 from hasten.loader.proof.verdict import MissingReason, ProofReason
 
@@ -52,13 +52,7 @@ _FLAT_READERS = {"list", "set", "tuple", "sorted", "dict", "enumerate", "zip", "
 
 
 class Writes:
-    """Looks through code that can still run for stores into what the items read.
-
-    Args:
-        reads: what the items read.
-        names: the names by which the script can reach it.
-        code: what can still run.
-    """
+    """Looks through code that can still run for stores into what the items read."""
 
     def __init__(self, reads: Reads, names: ReachableNames, code: ScriptCode) -> None:
         self._reads = reads
@@ -112,47 +106,45 @@ class Writes:
         """Return whether a function was followed as part of the items."""
         if unit.function is None:
             return False
-        lines = [unit.function.lineno]
-        lines += [one.lineno for one in getattr(unit.function, "decorator_list", [])]
-        return (unit.path, min(lines)) in self._items
+        return (unit.path, first_line(unit.function)) in self._items
 
-    def _gap(self, reason: ProofReason, what: str, unit: Unit, node: ast.AST) -> None:
-        found = MissingReason(reason, what, f"{unit.path}:{getattr(node, 'lineno', '?')}")
+    def _gap(self, reason: ProofReason, what: str, node: ast.AST, scope: VariableScope) -> None:
+        where = f"{scope.unit.path}:{getattr(node, 'lineno', '?')}"
+        found = MissingReason(reason, what, where)
         if found not in self.gaps:
             self.gaps.append(found)
 
     # ---- one unit
 
     def _look(self, scope: VariableScope) -> None:
-        unit = scope.unit
         for node in scope.nodes:
             if isinstance(node, ast.Attribute):
-                self._attribute(unit, node, scope)
+                self._attribute(node, scope)
             elif isinstance(node, ast.Name):
-                self._name(unit, node, scope)
+                self._name(node, scope)
             elif isinstance(node, ast.Call):
-                self._call(unit, node, scope)
+                self._call(node, scope)
             elif isinstance(node, (ast.Global, ast.Nonlocal)):
-                self._declared(unit, node)
+                self._declared(node, scope)
             elif isinstance(node, (ast.Subscript, ast.AugAssign)):
-                self._written_into(unit, node, scope)
-            self._bound(unit, node)
+                self._written_into(node, scope)
+            self._bound(node, scope)
             if what := ambient.against(node, scope, self._reads):
-                self._gap(ProofReason.UNWRITTEN, what, unit, node)
+                self._gap(ProofReason.UNWRITTEN, what, node, scope)
 
     def _look_for_stores(self, scope: VariableScope) -> None:
         """Look at a function of the items that the script also calls on what items read."""
-        unit = scope.unit
         for node in scope.nodes:
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
-                self._attribute(unit, node, scope)
+                self._attribute(node, scope)
             elif isinstance(node, (ast.Subscript, ast.AugAssign)):
-                self._written_into(unit, node, scope)
+                self._written_into(node, scope)
             elif isinstance(node, ast.Call):
-                self._worked_on(unit, node, scope)
+                self._worked_on(node, scope)
 
-    def _bound(self, unit: Unit, node: ast.AST) -> None:
+    def _bound(self, node: ast.AST, scope: VariableScope) -> None:
         """Look at what binds a variable that items find in a module, or in a running function."""
+        unit = scope.unit
         bound = set(stored_by(node))
         if isinstance(node, ast.ClassDef):
             bound.add(node.name)
@@ -164,11 +156,9 @@ class Writes:
             return
         if named := bound & (read | {"*"}):
             what = f"the script sets {min(named)}, which items read"
-            self._gap(ProofReason.UNWRITTEN, what, unit, node)
+            self._gap(ProofReason.UNWRITTEN, what, node, scope)
 
-    def _written_into(
-        self, unit: Unit, node: ast.Subscript | ast.AugAssign, scope: VariableScope
-    ) -> None:
+    def _written_into(self, node: ast.Subscript | ast.AugAssign, scope: VariableScope) -> None:
         """Look at a store into what may be what items read."""
         target = node.value if isinstance(node, ast.Subscript) else node.target
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
@@ -176,38 +166,38 @@ class Writes:
         if isinstance(node, ast.AugAssign) and not isinstance(target, ast.Name):
             return
         if scope.is_read(target):
-            what = f"the script writes into {_shown(target)}, which items may read"
-            self._gap(ProofReason.OWNED, what, unit, node)
+            what = f"the script writes into {text_of(target)}, which items may read"
+            self._gap(ProofReason.OWNED, what, node, scope)
 
-    def _declared(self, unit: Unit, node: ast.Global | ast.Nonlocal) -> None:
+    def _declared(self, node: ast.Global | ast.Nonlocal, scope: VariableScope) -> None:
         read = self._variables if isinstance(node, ast.Global) else self._reads.enclosed
         if named := read & set(node.names):
             what = f"the script sets {min(named)}, which items read"
-            self._gap(ProofReason.UNWRITTEN, what, unit, node)
+            self._gap(ProofReason.UNWRITTEN, what, node, scope)
 
-    def _attribute(self, unit: Unit, node: ast.Attribute, scope: VariableScope) -> None:
+    def _attribute(self, node: ast.Attribute, scope: VariableScope) -> None:
         stored = not isinstance(node.ctx, ast.Load)
         owner = node.value
         shared = scope.is_shared(owner) or scope.is_near(owner)
         inner = node.attr in _INNARDS or (node.attr in self._shared and shared)
-        if stored and (inner or (node.attr in self._read and self._may_be_read(unit, node, scope))):
+        if stored and (inner or (node.attr in self._read and self._may_be_read(node, scope))):
             what = f"the script sets .{node.attr}, which items read"
-            self._gap(ProofReason.UNWRITTEN, what, unit, node)
+            self._gap(ProofReason.UNWRITTEN, what, node, scope)
         if node.attr == "modules" and isinstance(node.value, ast.Name) and node.value.id == "sys":
-            self._gap(ProofReason.UNWRITTEN, "the script uses sys.modules", unit, node)
+            self._gap(ProofReason.UNWRITTEN, "the script uses sys.modules", node, scope)
         if stored or node.attr not in self._names.attributes | {"__dict__"}:
             return
         if scope.is_near(node.value) and not self._only_read(node, scope):
             what = f"the script takes .{node.attr}, which items read, and may write it"
-            self._gap(ProofReason.OWNED, what, unit, node)
+            self._gap(ProofReason.OWNED, what, node, scope)
 
-    def _may_be_read(self, unit: Unit, node: ast.Attribute, scope: VariableScope) -> bool:
+    def _may_be_read(self, node: ast.Attribute, scope: VariableScope) -> bool:
         """Return whether the object of a store may be one that items read."""
         is_self = isinstance(node.value, ast.Name) and node.value.id == scope.first
-        if is_self and self._is_being_made(unit):
+        if is_self and self._is_being_made(scope.unit):
             return False
-        if is_self and unit.owner:
-            return any(kind.__name__ == unit.owner for kind in self._reads.classes)
+        if is_self and scope.unit.owner:
+            return any(kind.__name__ == scope.unit.owner for kind in self._reads.classes)
         return scope.is_near(node.value) or scope.is_shared(node.value)
 
     def _is_being_made(self, unit: Unit) -> bool:
@@ -238,22 +228,22 @@ class Writes:
         scopes = [scope for scope in self._scopes if scope.unit.name == name]
         return name.startswith("_") and not by_others and all(map(_runs_at_once, scopes))
 
-    def _name(self, unit: Unit, node: ast.Name, scope: VariableScope) -> None:
+    def _name(self, node: ast.Name, scope: VariableScope) -> None:
         stored = not isinstance(node.ctx, ast.Load)
-        if node.id in _HIDDEN and (unit.path, node.id) not in self._functions:
-            self._gap(ProofReason.UNWRITTEN, f"the script uses {node.id}", unit, node)
-        elif stored and unit.function is None and node.id in self._variables:
+        if node.id in _HIDDEN and (scope.unit.path, node.id) not in self._functions:
+            self._gap(ProofReason.UNWRITTEN, f"the script uses {node.id}", node, scope)
+        elif stored and scope.unit.function is None and node.id in self._variables:
             what = f"the script sets {node.id}, which items read"
-            self._gap(ProofReason.UNWRITTEN, what, unit, node)
+            self._gap(ProofReason.UNWRITTEN, what, node, scope)
         elif not scope.is_content(node.id):
             return
         elif isinstance(scope.parents.get(id(node)), ast.AugAssign) or (
             not stored and not self._only_read(node, scope)
         ):
             what = f"the script holds {node.id}, which items read, and may write it"
-            self._gap(ProofReason.OWNED, what, unit, node)
+            self._gap(ProofReason.OWNED, what, node, scope)
 
-    def _taken_by_name(self, unit: Unit, node: ast.Call, scope: VariableScope) -> None:
+    def _taken_by_name(self, node: ast.Call, scope: VariableScope) -> None:
         if len(node.args) < 2 or not scope.is_near(node.args[0]):
             return
         named = node.args[1]
@@ -262,56 +252,57 @@ class Writes:
         parent = scope.parents.get(id(node))
         is_called = isinstance(parent, ast.Call) and parent.func is node
         if not is_called and not _is_looked_at(node, scope.parents, flat=False, whole=False):
-            self._gap(ProofReason.OWNED, "the script takes an attribute by name", unit, node)
+            self._gap(ProofReason.OWNED, "the script takes an attribute by name", node, scope)
 
-    def _worked_on(self, unit: Unit, node: ast.Call, scope: VariableScope) -> None:
+    def _worked_on(self, node: ast.Call, scope: VariableScope) -> None:
         """Look at a method that writes into what it is called on."""
         name = called(node)
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-        writes = library.writes_itself(name) and not self._is_own_method(unit, node, scope)
+        writes = library.writes_itself(name) and not self._is_own_method(node, scope)
         if writes and owner is not None and scope.is_read(owner) and not scope.is_module(owner):
             what = f"the script calls .{name}() of what items may read"
-            self._gap(ProofReason.OWNED, what, unit, node)
+            self._gap(ProofReason.OWNED, what, node, scope)
         if any(one.arg == "inplace" for one in node.keywords) and scope.is_near(node.func):
             what = "the script works in place on what items may read"
-            self._gap(ProofReason.OWNED, what, unit, node)
-        again = name in BUILDING and owner is not None and unit.name not in BUILDING
+            self._gap(ProofReason.OWNED, what, node, scope)
+        if name in ("send", "asend") and any(map(scope.is_near, node.args)):
+            what = "the script sends what items may read to a generator"
+            self._gap(ProofReason.OWNED, what, node, scope)
+        again = name in BUILDING and owner is not None and scope.unit.name not in BUILDING
         if again and any(map(scope.is_near, [node.func, *node.args])):
-            self._gap(ProofReason.UNWRITTEN, "the script makes an object anew", unit, node)
+            self._gap(ProofReason.UNWRITTEN, "the script makes an object anew", node, scope)
 
-    def _is_own_method(self, unit: Unit, node: ast.Call, scope: VariableScope) -> bool:
+    def _is_own_method(self, node: ast.Call, scope: VariableScope) -> bool:
         """Return whether a method calls another one of its own class, which is looked at itself."""
         owner = getattr(node.func, "value", None)
         is_self = isinstance(owner, ast.Name) and owner.id == scope.first
-        return is_self and (unit.path, unit.owner, called(node)) in self._methods
+        return is_self and (scope.unit.path, scope.unit.owner, called(node)) in self._methods
 
-    def _call(self, unit: Unit, node: ast.Call, scope: VariableScope) -> None:
+    def _call(self, node: ast.Call, scope: VariableScope) -> None:
         name = called(node)
-        self._worked_on(unit, node, scope)
+        self._worked_on(node, scope)
         if name in _HIDDEN and isinstance(node.func, ast.Attribute):
             if name not in _RUNS_TEXT or node.args or node.keywords:
-                self._gap(ProofReason.UNWRITTEN, f"the script uses {name}", unit, node)
+                self._gap(ProofReason.UNWRITTEN, f"the script uses {name}", node, scope)
         elif name in _NAMESPACES and isinstance(node.func, ast.Name):
             if not node.args or scope.is_near(node.args[0]):
-                self._gap(ProofReason.UNWRITTEN, f"the script uses {name}()", unit, node)
+                self._gap(ProofReason.UNWRITTEN, f"the script uses {name}()", node, scope)
         elif name == "getattr" and isinstance(node.func, ast.Name):
-            self._taken_by_name(unit, node, scope)
+            self._taken_by_name(node, scope)
         elif name in _SETTERS:
             owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
             is_bound = len(node.args) <= _BOUND.get(name, 0)
-            self._set_by_name(unit, node, [*(owner if is_bound else ()), *node.args], scope)
+            self._set_by_name(node, [*(owner if is_bound else ()), *node.args], scope)
 
-    def _set_by_name(
-        self, unit: Unit, node: ast.Call, given: Sequence[ast.expr], scope: VariableScope
-    ) -> None:
+    def _set_by_name(self, node: ast.Call, given: Sequence[ast.expr], scope: VariableScope) -> None:
         if not given or not (scope.is_near(given[0]) or scope.is_shared(given[0])):
             return
         named = given[1] if len(given) > 1 else None
         if isinstance(named, ast.Constant) and named.value not in self._read:
             return
-        if getattr(given[0], "id", None) == scope.first and self._is_being_made(unit):
+        if getattr(given[0], "id", None) == scope.first and self._is_being_made(scope.unit):
             return
-        self._gap(ProofReason.UNWRITTEN, "the script sets an attribute by name", unit, node)
+        self._gap(ProofReason.UNWRITTEN, "the script sets an attribute by name", node, scope)
 
     # ---- what is done with what was taken
 
@@ -349,11 +340,6 @@ def _called_with_near(scope: VariableScope) -> Iterator[str]:
             if any(map(scope.is_near, [*owner, *node.args, *node.keywords])):
                 yield callee(node)
                 yield from scope.known.aliases.get(callee(node), ())
-
-
-def _shown(node: ast.AST) -> str:
-    text = ast.unparse(node)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _is_called(node: ast.Attribute, parents: Mapping[int, ast.AST]) -> bool:

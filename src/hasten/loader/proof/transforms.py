@@ -7,13 +7,12 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import functions, kinds, library, operators
-from hasten.loader.proof.objects import attribute_of
+from hasten.loader.proof.frame import Given
+from hasten.loader.proof.objects import attribute_of, parameter_count
 from hasten.loader.proof.source import is_user_class, is_user_function
 from hasten.loader.proof.values import MANY, Value, either, elements, new, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hasten.loader.proof.frame import Frame
 
 _DRAW_NOTHING = {
@@ -26,29 +25,27 @@ _DRAW_NOTHING = {
 _PRIVATE = {"_forward_hooks", "_forward_pre_hooks", "_modules"}
 
 
-def call_instance(
-    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
+def call_instance(body: Frame, one: Any, given: Given) -> Value:
     """Follow a call of an object that is neither a function nor a class."""
     kind = type(one)
     if not is_user_class(kind):
         if library.is_transform(kind):
-            return _transform(body, one, args, node)
+            return _transform(body, one, given)
         if kind.__module__ == "operator" and kind.__name__ == "itemgetter":
-            holds = any(body.reads.holds(value) for value in args)
-            for value in args:
-                operators.implied(body, value, node)
+            holds = any(map(body.reads.holds, given.args))
+            for value in given.args:
+                operators.implied(body, value, given.node)
             return Value(None, fresh=not holds, shares=holds)
-        return body.gap(f"it calls {kinds.shown(one)}", node)
+        return body.gap(f"it calls {kinds.shown(one)}", given.node)
     body.reads.load(one)
     call = attribute_of(kind, "__call__")
     if _is_of_torch(call):
-        return _module(body, one, args, named, node)
+        return _module(body, one, given)
     target = attribute_of(one, "__call__") if "__call__" not in _held(one) else None
     if not isinstance(target, MethodType):
-        return body.gap(f"a call of {kind.__name__} cannot be followed", node)
+        return body.gap(f"a call of {kind.__name__} cannot be followed", given.node)
     body.reads.attributes.add("__call__")
-    return body.follower.live(body, target, args, named, node)
+    return body.follower.live(body, target, given)
 
 
 def _held(one: Any) -> dict[str, Any]:
@@ -64,38 +61,41 @@ def _is_of_torch(call: Any) -> bool:
     )
 
 
-def _module(
-    body: Frame, one: Any, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
+def _module(body: Frame, one: Any, given: Given) -> Value:
     """Follow a call of a module of the script's: torch calls `forward` if it has no hooks."""
     if any(value for name, value in _held(one).items() if name.endswith("_hooks")):
-        return body.gap(f"a {type(one).__name__} with hooks is called", node)
+        return body.gap(f"a {type(one).__name__} with hooks is called", given.node)
     target = attribute_of(one, "forward")
     body.reads.attributes.add("forward")
     if not isinstance(target, (FunctionType, MethodType)):
-        return body.gap(f"a call of {type(one).__name__} cannot be followed", node)
-    return body.follower.live(body, target, args, named, node)
+        return body.gap(f"a call of {type(one).__name__} cannot be followed", given.node)
+    return body.follower.live(body, target, given)
 
 
-def _transform(body: Frame, one: Any, args: list[Value], node: Any) -> Value:
+def _transform(body: Frame, one: Any, given: Given) -> Value:
     """Follow a transform of torchvision: it reads its attributes, and calls those it was given."""
-    reads, given = body.reads, [value for value in args if value is not MANY]
-    holds = any(reads.holds(value) and not (value.flat and value.fresh) for value in given)
-    flat = bool(given) and all(value.flat for value in given)
-    whole = Value(None, fresh=not holds, shares=holds, flat=flat and _is_flat(one))
+    reads, node = body.reads, given.node
+    args = [value for value in given.args if value is not MANY]
+    holds = reads.keeps(args)
+    flat = bool(args) and all(value.flat for value in args)
+    whole = Value(
+        None, fresh=not holds, shares=holds, flat=flat and type(one).__name__ not in _GROUPS
+    )
     if type(one).__name__ not in _DRAW_NOTHING:
         reads.draws = True
-    if _held(one).get("inplace") and not (given and given[0].fresh):
+    if _held(one).get("inplace") and not (args and args[0].fresh):
         return body.gap(f"{type(one).__name__} works in place on what outlives the batch", node)
-    for value in given:
+    for value in args:
         operators.implied(body, value, node)
     following = body.follower.following
     if any(earlier is one for earlier in following):
         return whole
     following.append(one)
-    found = _stages(body, one, given or [new()], node)
+    found = _stages(body, one, args or [new()], node)
     following.pop()
-    return either(whole, *found) if not _replaces(one) else [whole, *found][-1]
+    if type(one).__name__ in ("Compose", "Lambda"):  # they return what the last of their parts does
+        return [whole, *found][-1]
+    return either(whole, *found)
 
 
 def _stages(body: Frame, one: Any, passed: list[Value], node: Any) -> list[Value]:
@@ -108,20 +108,19 @@ def _stages(body: Frame, one: Any, passed: list[Value], node: Any) -> list[Value
         body.reads.attributes.add(name)
         body.reads.load(value)
         for part in _parts(value):
-            given = passed if _is_stage(part) else [unknown()] * _count(part)
-            result = body.follower.live(body, part, given, {}, node)
+            args = passed if _is_stage(part) else [unknown()] * parameter_count(part)
+            result = body.follower.live(body, part, Given(args, {}, node))
             found.append(result)
             if _is_stage(part):
                 passed = [either(passed[0], result), *passed[1:]]
     return found
 
 
-def make(
-    body: Frame, kind: type, args: list[Value], named: Mapping[str, Value], node: Any
-) -> Value:
+def make(body: Frame, kind: type, given: Given) -> Value:
     """Follow the making of a transform: what it may call is followed here."""
-    functions.follow_functions(body, "", args, named, node)
-    told = {**functions.by_signature(kind, args), **named}
+    node = given.node
+    functions.follow_functions(body, "", given)
+    told = {**functions.by_signature(kind, given.args), **given.named}
     if "inplace" in told and told["inplace"].only is not False:
         return body.gap(f"a {kind.__name__} that works in place is made", node)
     if kind.__name__ not in _DRAW_NOTHING:
@@ -131,10 +130,10 @@ def make(
     if stages is not None:
         shares = any(map(body.reads.holds, stages))
         return Value(None, fresh=True, shares=shares, kind=kind, stages=stages)
-    for value in (*args, *named.values()):
+    for value in given.values:
         if value.made is not None:
-            count = len(value.made[0].args.args)
-            shares |= body.reads.holds(body.follower.inner(value, [new()] * count, {}))
+            many = [new()] * len(value.made[0].args.args)
+            shares |= body.reads.holds(body.follower.inner(value, Given(many, {}, node)))
         elif body.reads.holds(value) and not value.flat:
             return body.gap(f"a {kind.__name__} of what nobody can know is made", node)
         body.ask(new(), "__call__", node)
@@ -153,20 +152,19 @@ def _displayed(body: Frame, kind: type, node: Any) -> tuple[Value, ...] | None:
     return tuple(body.value(one) for one in given[0].elts)
 
 
-def call_made(body: Frame, made: Value, args: list[Value], node: Any) -> Value:
+def call_made(body: Frame, made: Value, given: Given) -> Value:
     """Follow a call of a transform that was made for the batch."""
+    args, node = given.args, given.node
     if made.stages is not None:
         if len(args) != 1:
             return body.gap("a chain of transforms is given more than a picture", node)
         passed = args[0]
         for stage in made.stages:
-            passed = body.follower.value(body, stage, [passed], {}, node)
+            passed = body.follower.value(body, stage, Given([passed], {}, node))
         return passed
     for value in args:
         operators.implied(body, value, node)
-    holds = made.shares or any(
-        body.reads.holds(value) and not (value.flat and value.fresh) for value in args
-    )
+    holds = made.shares or body.reads.keeps(args)
     flat = made.kind is not None and made.kind.__name__ not in _GROUPS
     return Value(None, fresh=not holds, shares=holds, flat=flat and all(v.flat for v in args))
 
@@ -174,22 +172,8 @@ def call_made(body: Frame, made: Value, args: list[Value], node: Any) -> Value:
 _GROUPS = ("FiveCrop", "TenCrop", "Lambda", "Compose", "Sequential")
 
 
-def _is_flat(one: Any) -> bool:
-    return type(one).__name__ not in _GROUPS
-
-
-def _replaces(one: Any) -> bool:
-    """Return whether what a transform returns is what the last of its parts does."""
-    return type(one).__name__ in ("Compose", "Lambda")
-
-
-def _count(part: Any) -> int:
-    code = getattr(getattr(part, "__func__", part), "__code__", None)
-    return code.co_argcount - isinstance(part, MethodType) if code else 1
-
-
 def _is_stage(part: Any) -> bool:
-    return _count(part) == 1 or not isinstance(part, (FunctionType, MethodType))
+    return parameter_count(part) == 1 or not isinstance(part, (FunctionType, MethodType))
 
 
 def _parts(value: Any) -> list[Any]:

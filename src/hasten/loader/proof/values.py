@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from itertools import chain
-from types import BuiltinFunctionType, MappingProxyType, ModuleType
+from types import BuiltinFunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof.source import is_user_class
@@ -35,7 +35,7 @@ _ATOMIC_NAMES = {
 _HOMES = {"numpy", "PIL", "pandas", "torch", "array", "builtins"}
 _BUFFERS = {("torch", "Tensor"), ("torch", "Parameter"), ("array", "array")}
 _CONTAINERS = {list, tuple, set, frozenset, deque}
-_MAPPINGS = {dict, OrderedDict, defaultdict, Counter, MappingProxyType}
+_MAPPINGS = {dict, OrderedDict, defaultdict, Counter}
 _FRAMES = {"DataFrame", "Series", "Index", "RangeIndex"}
 
 

@@ -7,6 +7,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import calls, kinds, library, operators
+from hasten.loader.proof.frame import Given
 from hasten.loader.proof.objects import OPAQUE, attribute_of
 from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.values import Value, elements, is_atomic, is_buffer, new, unknown
@@ -138,5 +139,5 @@ def _asked(  # noqa: PLR0917
         return
     many = [unknown()] * (function.__code__.co_argcount - 1)
     earlier, body.path = body.path, path
-    body.follower.call(function, [owner, *many], {}, body, node)
+    body.follower.call(body, function, Given([owner, *many], {}, node))
     body.path = earlier

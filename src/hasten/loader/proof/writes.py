@@ -6,8 +6,9 @@ import ast
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.proof.frame import Given
 from hasten.loader.proof.objects import OPAQUE, attribute_of
-from hasten.loader.proof.source import is_user_class
+from hasten.loader.proof.source import is_user_class, text_of
 from hasten.loader.proof.values import Value, is_atomic, new
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def attribute(body: Frame, owner: Value, name: str, value: Value, node: ast.AST)
     if owner.fresh and owner.kind is not None and is_user_class(owner.kind):
         found = attribute_of(owner.kind, name)
         if isinstance(found, property) and found.fset is not None:
-            body.follower.call(found.fset, [owner, value], {}, body, node)
+            body.follower.call(body, found.fset, Given([owner, value], {}, node))
         elif found is OPAQUE or isinstance(attribute_of(owner.kind, "__setattr__"), FunctionType):
             body.gap(f"code of the script's sets {name}", node)
     body.ask(owner, f"={name}", node)
@@ -39,7 +40,7 @@ def member(body: Frame, owner: Value, value: Value, node: ast.AST) -> None:
     if kind is not None and is_user_class(kind):
         found = attribute_of(kind, "__setitem__")
         if isinstance(found, FunctionType):
-            body.follower.call(found, [owner, new(), value], {}, body, node)
+            body.follower.call(body, found, Given([owner, new(), value], {}, node))
     body.ask(owner, "__setitem__", node)
     into(body, owner, value, node)
 
@@ -47,16 +48,10 @@ def member(body: Frame, owner: Value, value: Value, node: ast.AST) -> None:
 def into(body: Frame, owner: Value, value: Value, node: ast.AST) -> None:
     """Follow a write into an object."""
     if not owner.fresh:
-        body.gap(f"it writes into what outlives the batch: `{short(node)}`", node)
+        body.gap(f"it writes into what outlives the batch: `{text_of(node)}`", node)
     elif body.reads.holds(value) and not owner.flat:
         body.reads.facts.mixes = True
         owner.shares = True
-
-
-def short(node: ast.AST) -> str:
-    """Return the text of a piece of code, cut to a line."""
-    text = ast.unparse(node)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def augmented(body: Frame, node: Any) -> None:
@@ -65,7 +60,7 @@ def augmented(body: Frame, node: Any) -> None:
     body.ask(before, "*", node)
     body.ask(added, "*", node)
     if not before.fresh and not _is_number(before):
-        body.gap(f"it writes into what outlives the batch: `{short(node)}`", node)
+        body.gap(f"it writes into what outlives the batch: `{text_of(node)}`", node)
     if before.kind is not None and is_user_class(before.kind):
         body.gap("an operator of a class of the script's is used", node)
     holds = before.shares or (body.reads.holds(added) and not added.flat and not before.flat)
