@@ -25,15 +25,13 @@ class CachedStart:
     def __init__(self) -> None:
         self._code: Any = importlib.import_module("torch._inductor.codecache")
         self._precompile = getattr(self._code, "_precompile_header", None)
-        self._place = os.path.realpath(self._code.cache_dir())
-        self._discarded = set[str]()
         self._undo = ExitStack()
 
     def __enter__(self) -> CachedStart:
         if self._precompile is not None:
             self._code._precompile_header = _as_it_is
             self._undo.callback(self.miss)
-        self._undo.enter_context(_remembered_probes(self._place))
+        self._undo.enter_context(_remembered_probes(self._code.cache_dir()))
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -44,32 +42,9 @@ class CachedStart:
         if self._precompile is not None:
             self._code._precompile_header = self._precompile
 
-    def discard(self, error: BaseException) -> bool:
-        """Remove the file of the cache that cannot be loaded; return whether there was one.
-
-        Torch itself compiles again only what it cannot unpickle.
-        """
-        cause: BaseException | None = error
-        while cause is not None:
-            path = os.path.realpath(_file_of(cause) or self._place)
-            if path.startswith(self._place + os.sep) and path not in self._discarded:
-                self._discarded.add(path)
-                with suppress(OSError):
-                    os.unlink(path)
-                    return True
-            cause = getattr(cause, "inner_exception", None) or cause.__cause__ or cause.__context__
-        return False
-
 
 def _as_it_is(header: str, *_: Any, **__: Any) -> str:
     return header
-
-
-def _file_of(error: BaseException) -> str | None:
-    """Return the file of Python code, or of machine code, that could not be imported."""
-    if isinstance(error, ImportError):
-        return error.path
-    return error.filename if isinstance(error, SyntaxError) else None
 
 
 @contextmanager

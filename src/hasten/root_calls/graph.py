@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import warnings
 from contextlib import ExitStack, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPILED_KEY, TORCHS_CACHE
 from hasten.root_calls.compiled_files import CachedStart
-from hasten.root_calls.quiet import quiet
 from hasten.root_calls.random_operations import REFUSALS, refuse_draws
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ class Graph:
         """Compile, and return what this first call gives."""
         settings: Any = importlib.import_module("torch._dynamo.config")
         chosen = {name: value for name, value in _TRACED_UNDER.items() if hasattr(settings, name)}
-        with quiet(), settings.patch(chosen):
+        with warnings.catch_warnings(), settings.patch(chosen):
+            warnings.simplefilter("ignore")
             return self._build(module, args, kwargs)
 
     def run(self, module: Any, args: Any, kwargs: Any) -> Any:
@@ -172,7 +173,7 @@ def inductor(mode: str) -> Compiler:
 
 
 def _compiled(front: Any, graph: Any, inputs: Any, chosen: Any) -> Callable[..., Any]:
-    """Load a graph from torch's cache, or compile it; a file that does not load is made again."""
+    """Load a graph from torch's cache, or compile it."""
     with CachedStart() as start:
 
         def compile_inner(graph: Any, inputs: Any, **told: Any) -> Any:
@@ -180,16 +181,10 @@ def _compiled(front: Any, graph: Any, inputs: Any, chosen: Any) -> Callable[...,
             refuse_draws(graph)
             return front.compile_fx_inner(graph, inputs, **told)
 
-        while True:
-            try:
-                compiled: Callable[..., Any] = front.compile_fx(
-                    graph, inputs, inner_compile=compile_inner, config_patches=chosen
-                )
-            except Exception as error:
-                if not start.discard(error):
-                    raise
-            else:
-                return compiled
+        compiled: Callable[..., Any] = front.compile_fx(
+            graph, inputs, inner_compile=compile_inner, config_patches=chosen
+        )
+        return compiled
 
 
 def _keep_headers(shelf: str) -> None:
