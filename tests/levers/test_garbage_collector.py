@@ -104,7 +104,7 @@ def test_who_looks_for_objects_finds_the_frozen_ones(training) -> None:
 
 
 PENALTY = r"""
-from hasten.root_calls.twins import second_derivatives
+from hasten.root_calls.own_code import second_derivatives
 
 import sys, tempfile
 folder = tempfile.mkdtemp()

@@ -8,6 +8,7 @@ import re
 import sys
 import sysconfig
 from dis import get_instructions
+from functools import cache
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
@@ -108,3 +109,45 @@ def _started() -> tuple[str, ...]:
     return tuple(
         os.path.dirname(one) + os.sep for one in files if one and one.endswith("__init__.py")
     )
+
+
+# ---- whether the script's code asks for gradients in ways that few do, now or in a later epoch
+
+_TWICE = "create_graph"
+_TWICE_BY_NAME = frozenset({"hessian", "hvp", "vhp", "jvp"})
+
+
+def second_derivatives() -> str:
+    """Say where the script's code asks for gradients of gradients; empty if it does not.
+
+    A penalty may be added late, so the code is read, whether it has run or not.
+    """
+    return find_word(_differentiates_twice)
+
+
+def _differentiates_twice(code: CodeType) -> str:
+    for name in code.co_names:
+        if name in _TWICE_BY_NAME:
+            return name
+    for constant in code.co_consts:
+        if constant == _TWICE or (isinstance(constant, tuple) and _TWICE in constant):
+            return _TWICE
+    by_place = {"autograd", "grad"} <= set(code.co_names) and True in code.co_consts
+    return "autograd.grad(..., True)" if by_place else ""
+
+
+@cache
+def partial_gradients() -> str:
+    """Say where the script calls `autograd.grad`, `retain_grad` or `backward(inputs=...)`."""
+    return find_word(_differentiates_in_part)
+
+
+def _differentiates_in_part(code: CodeType) -> str:
+    names = set(code.co_names)
+    if "retain_grad" in names:
+        return "retain_grad"
+    if {"autograd", "grad"} <= names:
+        return "autograd.grad"
+    tuples = [constant for constant in code.co_consts if isinstance(constant, tuple)]
+    by_name = "backward" in names and any("inputs" in constant for constant in tuples)
+    return "backward(inputs=...)" if by_name else ""

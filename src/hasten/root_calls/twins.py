@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
 from hasten.root_calls.graph import Graph
-from hasten.root_calls.own_code import find_word, mention
-from hasten.root_calls.random_state_use import other_draws, states, went_on
+from hasten.root_calls.model_code import other_draws, states, went_on
+from hasten.root_calls.own_code import mention, second_derivatives
 from hasten.root_calls.root import Root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import CodeType
 
     from hasten.lever import Training
     from hasten.root_calls.graph import Compiler
@@ -266,30 +265,3 @@ def unmarked(module: Any) -> Iterator[None]:
             for name in set(vars(holder)) - names:
                 if name.startswith(_MARKS):
                     del vars(holder)[name]
-
-
-# ---- whether the script's own code differentiates twice, now or in a later epoch
-
-_KEYWORD = "create_graph"
-_FUNCTIONS = frozenset({"hessian", "hvp", "vhp", "jvp"})
-
-
-def second_derivatives() -> str:
-    """Say where the script's code asks for gradients of gradients; empty if it does not.
-
-    Compiled code has none, and fails if a loss asks for them; a penalty may be added late. So
-    the code is read, whether it has run or not; libraries are not.
-    """
-    return find_word(_asks)
-
-
-def _asks(code: CodeType) -> str:
-    """Return the word by which code differentiates twice."""
-    for name in code.co_names:
-        if name in _FUNCTIONS:
-            return name
-    for constant in code.co_consts:
-        if constant == _KEYWORD or (isinstance(constant, tuple) and _KEYWORD in constant):
-            return _KEYWORD
-    by_place = {"autograd", "grad"} <= set(code.co_names) and True in code.co_consts
-    return "autograd.grad(..., True)" if by_place else ""

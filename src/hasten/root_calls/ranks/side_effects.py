@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.calls import leaves_among, nodes_behind
-from hasten.root_calls.random_state_use import states, went_on
+from hasten.root_calls.model_code import states, went_on
 from hasten.root_calls.ranks.batch import tensors_in
 from hasten.root_calls.ranks.held_state import HeldState
 
