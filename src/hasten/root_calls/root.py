@@ -8,8 +8,9 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from hasten.root_calls.calls import leaves_among, loosen, made_by_autograd, nodes_behind
+from hasten.root_calls.calls import leaves_among, loosen, nodes_behind
 from hasten.root_calls.fit import uninitialized
+from hasten.root_calls.values import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -201,7 +202,7 @@ class Outputs:
             result: what it gave.
             plain: whether plain torch made it, so that autograd's graph shows the weights.
         """
-        made = made_by_autograd(result)
+        made = [tensor for tensor in tensors_in(result) if tensor.grad_fn is not None]
         if plain and kind not in self.reached:
             self._learn(kind, made)
         behind, asked = self._behind.get(kind, ()), set[int]()

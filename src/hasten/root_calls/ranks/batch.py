@@ -54,18 +54,6 @@ def split(size: int, count: int) -> list[Span]:
     return [Span(low, high, size) for low, high in pairwise(ends)]
 
 
-def tensors_in(value: Any) -> list[Any]:
-    """Return the tensors in a value, in the order in which `with_tensors` meets them."""
-    found: list[Any] = []
-
-    def note(tensor: Any) -> Any:
-        found.append(tensor)
-        return tensor
-
-    with_tensors(value, note)
-    return found
-
-
 def batch_size(tensors: Sequence[Any]) -> int:
     """Return the samples in a batch: the first dimension of the first tensor that has any."""
     return next((len(tensor) for tensor in tensors if tensor.dim()), 0)

@@ -10,12 +10,12 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.root_calls.own_code import partial_gradients
-from hasten.root_calls.ranks.batch import find_join, is_near, tensors_in
+from hasten.root_calls.ranks.batch import find_join, is_near
 from hasten.root_calls.ranks.graph import gradients
 from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.ranks.side_effects import SideEffects, are_joined
 from hasten.root_calls.twins import Snapshot
-from hasten.root_calls.values import with_tensors
+from hasten.root_calls.values import tensors_in, with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

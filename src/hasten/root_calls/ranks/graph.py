@@ -8,23 +8,10 @@ for the helpers' gradients. They are added to those of the own share before any 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-class Functions(NamedTuple):
-    """The two ends of the helpers' shares; `call` is a `served.SharedCall`.
-
-    Attributes:
-        collect: `collect(call, *tensors)` returns a token, through which gradients flow to them.
-        deliver: `deliver(call, token, differentiable)` returns the helpers' outputs; the last
-            argument says of each whether a gradient goes through it.
-    """
-
-    collect: Any
-    deliver: Any
 
 
 def gradients(
@@ -45,8 +32,13 @@ def gradients(
 
 
 @cache
-def functions() -> Functions:
-    """Return the functions, which need torch to be defined."""
+def functions() -> tuple[Any, Any]:
+    """Return the two ends of the helpers' shares; `call` is a `served.SharedCall`.
+
+    `collect(call, *tensors)` returns a token, through which gradients flow to them.
+    `deliver(call, token, differentiable)` returns the helpers' outputs; the last argument says of
+    each whether a gradient goes through it.
+    """
     import torch
     from torch.autograd.function import once_differentiable
 
@@ -59,7 +51,7 @@ def functions() -> Functions:
         @staticmethod
         @once_differentiable
         def backward(ctx: Any, grad: Any) -> Any:
-            return (None, *ctx.call.gradients())
+            return (None, *ctx.call.served.gradients(ctx.call))
 
     class Deliver(torch.autograd.Function):
         @staticmethod
@@ -74,7 +66,7 @@ def functions() -> Functions:
         @staticmethod
         @once_differentiable
         def backward(ctx: Any, *grads: Any) -> Any:
-            ctx.call.send(grads)
+            ctx.call.served.send_back(ctx.call, grads)
             return None, torch.zeros(()), None
 
-    return Functions(Collect.apply, Deliver.apply)
+    return Collect.apply, Deliver.apply

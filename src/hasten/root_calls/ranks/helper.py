@@ -13,7 +13,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hasten.root_calls.ranks.batch import tensors_in
 from hasten.root_calls.ranks.graph import gradients
 from hasten.root_calls.ranks.memory import NoRoomError, room_bytes
 from hasten.root_calls.ranks.messages import (
@@ -26,6 +25,7 @@ from hasten.root_calls.ranks.messages import (
     put_together,
 )
 from hasten.root_calls.ranks.share import Share
+from hasten.root_calls.values import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

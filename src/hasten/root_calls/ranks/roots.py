@@ -13,13 +13,14 @@ from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
 from hasten.root_calls.model_code import writes_out
 from hasten.root_calls.own_code import second_derivatives
-from hasten.root_calls.ranks.batch import Join, batch_size, tensors_in
+from hasten.root_calls.ranks.batch import Join, batch_size
 from hasten.root_calls.ranks.examine import examine, messages_bytes
 from hasten.root_calls.ranks.memory import NoRoomError, room_bytes
 from hasten.root_calls.ranks.messages import RootCall, Surroundings
 from hasten.root_calls.ranks.served import SharedModel
 from hasten.root_calls.ranks.share import Share
 from hasten.root_calls.ranks.weights import others_in
+from hasten.root_calls.values import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,11 +6,12 @@ import os
 import signal
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
-from hasten.root_calls.ranks.batch import cut, joined, share_of, split, tensors_in
+from hasten.root_calls.ranks.batch import cut, joined, share_of, split
 from hasten.root_calls.ranks.exchange import Exchange, LostRankError
 from hasten.root_calls.ranks.graph import functions
 from hasten.root_calls.ranks.held_state import HeldState
@@ -28,7 +29,7 @@ from hasten.root_calls.ranks.messages import (
     take_apart,
 )
 from hasten.root_calls.ranks.weights import Weights
-from hasten.root_calls.values import with_tensors
+from hasten.root_calls.values import tensors_in, with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from hasten.root_calls.ranks.share import Share
 
 _SLICE_S = 1.0
-_PATIENCE_COUNT = 120
+_PATIENCE_COUNT = 600
 
 
 class HelperProcess:
@@ -72,12 +73,8 @@ class HelperProcess:
             NoRoomError: its answer does not fit.
         """
         # Slices are counted, not seconds: all processes of a trial may be stopped meanwhile.
-        spent, idle_count = self._cpu_ticks(), 0
-        while not self._connection.poll(_SLICE_S):
-            before, spent = spent, self._cpu_ticks()
-            idle_count = idle_count + 1 if spent == before else 0
-            if idle_count >= _PATIENCE_COUNT:
-                raise LostRankError("a helper of the model does not answer")
+        if not any(self._connection.poll(_SLICE_S) for _ in range(_PATIENCE_COUNT)):
+            raise LostRankError("a helper of the model does not answer")
         try:
             answer = self._connection.recv()
         except (EOFError, OSError):
@@ -97,15 +94,6 @@ class HelperProcess:
         if self._connection.poll():
             self.receive()
             raise LostRankError("a helper of the model has left out a batch normalization")
-
-    def _cpu_ticks(self) -> int:
-        """Return the CPU time that the helper has used; 0 where the kernel does not tell."""
-        try:
-            with open(f"/proc/{self._pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            return 0
-        return int(fields[11]) + int(fields[12])
 
     def end(self) -> None:
         """End the helper, which has nothing to clean up, and wait for it."""
@@ -259,7 +247,8 @@ class SharedModel:
         shared = SharedCall(self, self._number, requires)
         if not (weights or inputs):
             return shared, None
-        return shared, functions().collect(shared, *weights, *pieces)
+        collect, _ = functions()
+        return shared, collect(shared, *weights, *pieces)
 
     def _delivered(
         self, shared: SharedCall, token: Any, replies: list[ShareOutputs]
@@ -278,7 +267,8 @@ class SharedModel:
             outputs = shared.outputs()
         else:
             finalize(shared, self._forgotten.append, shared.number).atexit = False
-            outputs = functions().deliver(shared, token, differentiable)
+            _, deliver = functions()
+            outputs = deliver(shared, token, differentiable)
         each = len(replies[0].tensors)
         return [list(outputs[each * k : each * (k + 1)]) for k in range(len(replies))]
 
@@ -287,7 +277,7 @@ class SharedModel:
         import torch
 
         if self._pending is not None:  # another call in the same graph
-            self.take_gradients(self._pending)
+            self._take_gradients(self._pending)
         if self.lost:
             raise LostRankError(f"the helpers of the model are lost: {self.lost}")
         if shared.number != self._number:
@@ -305,7 +295,15 @@ class SharedModel:
             helper.send(Backward(shared.number, tuple(places), end_bytes, bool(keeps())))
         self._pending = shared
 
-    def take_gradients(self, shared: SharedCall) -> None:
+    def gradients(self, shared: SharedCall) -> list[Any]:
+        """Wait for the gradients of the tensors that `collect` was given, each one or None."""
+        self._take_gradients(shared)
+        taken, shared.taken = shared.taken, None
+        if taken is None:
+            raise LostRankError("the helpers' gradients of this call are lost")
+        return taken
+
+    def _take_gradients(self, shared: SharedCall) -> None:
         """Wait for the gradients of a call, unless they have come."""
         if self._pending is not shared:
             return
@@ -322,38 +320,27 @@ class SharedModel:
         shared.taken = [*totals, *inputs]
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class SharedCall:
     """One root call, of which helpers have shares.
 
     Attributes:
+        served: its model.
         number: of the call.
         requires_grad: for each weight whether it required a gradient.
         given: the tensors in the helpers' outputs, in order, and whose they are.
         taken: the gradients of the weights and inputs, once they have come.
     """
 
-    def __init__(self, served: SharedModel, number: int, requires_grad: Sequence[bool]) -> None:
-        self.number = number
-        self.requires_grad = requires_grad
-        self.given: list[tuple[HelperProcess, SharedTensor]] = []
-        self.taken: list[Any] | None = None
-        self._served = served
+    served: SharedModel
+    number: int
+    requires_grad: Sequence[bool]
+    given: list[tuple[HelperProcess, SharedTensor]] = field(default_factory=list)
+    taken: list[Any] | None = None
 
     def outputs(self) -> list[Any]:
         """Return copies of the helpers' outputs, all in one list."""
         return [helper.region.at(tensor.place).clone() for helper, tensor in self.given]
-
-    def send(self, gradients: tuple[Any, ...]) -> None:
-        """Send the gradients of these outputs, each a tensor or None."""
-        self._served.send_back(self, gradients)
-
-    def gradients(self) -> list[Any]:
-        """Wait for the gradients of the tensors that `collect` was given, each one or None."""
-        self._served.take_gradients(self)
-        taken, self.taken = self.taken, None
-        if taken is None:
-            raise LostRankError("the helpers' gradients of this call are lost")
-        return taken
 
 
 def _rows(module: Any, rank_count: int) -> Any:

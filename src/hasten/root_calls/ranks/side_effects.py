@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.calls import leaves_among, nodes_behind
 from hasten.root_calls.model_code import states, went_on
-from hasten.root_calls.ranks.batch import tensors_in
 from hasten.root_calls.ranks.held_state import HeldState
+from hasten.root_calls.values import tensors_in
 
 if TYPE_CHECKING:
     from hasten.root_calls.ranks.messages import RootCall
