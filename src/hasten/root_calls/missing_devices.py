@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import nullcontext
 from functools import cache, partial, wraps
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
-
-from hasten.root_calls.host_streams import HostEvent, HostStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,8 +63,8 @@ def replace_missing(target: str) -> Callable[[], None]:
     These are `Tensor.to`, `Tensor.cuda`, all functions that make tensors, generators, `torch.load`,
     the default device, `with torch.device(...)`, and what `torch.cuda` would do to the device
     itself or tell of it: one that has the memory of this machine, and no ability of a GPU's. If
-    `target` is the CPU, also `torch.cuda.FloatTensor` and its kin, streams and events.
-    `is_available` still tells the truth, so a script that asks first takes its own way.
+    `target` is the CPU, also kinds of tensors by name (`"torch.cuda.FloatTensor"`), streams and
+    events. `is_available` still tells the truth, so a script that asks first takes its own way.
 
     Args:
         target: the name of a device.
@@ -76,7 +75,7 @@ def replace_missing(target: str) -> Callable[[], None]:
     answers = list(_answers(target))
     own = [(owner, name, vars(owner).get(name)) for owner, name, _ in answers]
     for owner, name, answer in answers:
-        if not isinstance(answer, (type, _LegacyKind)):
+        if not isinstance(answer, type):
             wraps(getattr(owner, name))(answer)
             if isinstance(owner, ModuleType):  # so that pickle finds it
                 answer.__module__, answer.__qualname__ = owner.__name__, name
@@ -119,19 +118,10 @@ def _answers(target: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     for name, ask in _ASKED.items():
         yield torch.cuda, name, _unless_cuda(getattr(torch.cuda, name), ask)
     if target == "cpu":
-        yield from _legacy_kinds()
+        yield torch.Tensor, "type", _with_kind(torch.Tensor.type, 1)
+        set_type: Any = torch.set_default_tensor_type
+        yield torch, "set_default_tensor_type", _with_kind(set_type, 0)
         yield from _streams()
-
-
-def _legacy_kinds() -> Iterator[tuple[Any, str, Any]]:
-    """Yield `torch.cuda.FloatTensor` and its kin, and what takes one of them."""
-    import torch
-
-    core: Any = torch
-    for name in (name for name in dir(torch.cuda) if name.endswith("Tensor")):
-        yield torch.cuda, name, _LegacyKind(getattr(torch.cuda, name), getattr(torch, name))
-    yield torch.Tensor, "type", _with_kind(core.Tensor.type, 1)
-    yield torch, "set_default_tensor_type", _with_kind(core.set_default_tensor_type, 0)
 
 
 def _streams() -> Iterator[tuple[Any, str, Any]]:
@@ -139,55 +129,26 @@ def _streams() -> Iterator[tuple[Any, str, Any]]:
 
     cuda: Any = torch.cuda
     instead: tuple[tuple[str, Any], ...] = (
-        ("Stream", HostStream), ("Event", HostEvent), ("device", nullcontext),
+        ("Stream", _HostStream), ("Event", _HostEvent), ("device", nullcontext),
     )  # fmt: skip
     for name, kind in instead:
         original = getattr(cuda, name)
         yield cuda, name, _made_by(original, _unless_cuda(original, kind), kind)
     for name in ("current_stream", "default_stream"):
-        yield cuda, name, _unless_cuda(getattr(cuda, name), HostStream)
+        yield cuda, name, _unless_cuda(getattr(cuda, name), _HostStream)
     yield cuda, "stream", _unless_cuda(cuda.stream, nullcontext)
     yield torch.Tensor, "record_stream", _unless_cuda(torch.Tensor.record_stream, lambda: None)
 
 
-class _LegacyKind:
-    """Takes the place of `torch.cuda.FloatTensor` or one of its kin.
-
-    Args:
-        original: that of CUDA.
-        instead: that of the CPU.
-    """
-
-    def __init__(self, original: Any, instead: Any) -> None:
-        self._original = original
-        self._instead = instead
-
-    @property
-    def here(self) -> Any:
-        """The one for this machine."""
-        return self._original if present() == "cuda" else self._instead
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.here(*args, **kwargs)
-
-    def __instancecheck__(self, one: Any) -> bool:
-        return isinstance(one, self.here)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.here, name)
-
-
 def _with_kind(original: Callable[..., Any], place: int) -> Callable[..., Any]:
-    """Return a function whose kind of tensor, at a place and by its name or not, is here."""
-
-    def here(kind: Any) -> Any:
-        if isinstance(kind, str) and present() != "cuda":
-            return kind.replace("torch.cuda.", "torch.")
-        return kind.here if isinstance(kind, _LegacyKind) else kind
+    """Return a function whose kind of tensor, by its name and at a place, is here."""
 
     def answer(*args: Any, **kwargs: Any) -> Any:
-        given = (*args[:place], *map(here, args[place : place + 1]), *args[place + 1 :])
-        return original(*given, **{name: here(value) for name, value in kwargs.items()})
+        kind = args[place] if len(args) > place else None
+        if isinstance(kind, str) and present() != "cuda":
+            here = kind.replace("torch.cuda.", "torch.")
+            args = (*args[:place], here, *args[place + 1 :])
+        return original(*args, **kwargs)
 
     return answer
 
@@ -296,3 +257,49 @@ def _same(answer: Any) -> Any:
 
 def _unless_cuda(original: Callable[..., Any], make: Callable[[], Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: original(*args, **kwargs) if present() == "cuda" else make()
+
+
+# ---- CUDA's streams and events on the CPU, where a call returns when it is done
+
+
+class _HostStream:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self, *args: Any) -> None:
+        pass
+
+    wait_event = wait_stream = synchronize
+
+    def record_event(self, event: _HostEvent | None = None) -> _HostEvent:
+        event = event or _HostEvent()
+        event.record()
+        return event
+
+    def __enter__(self) -> _HostStream:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+
+class _HostEvent:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._at_s = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        self._at_s = time.perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self, *args: Any) -> None:
+        pass
+
+    wait = synchronize
+
+    def elapsed_time(self, end: _HostEvent) -> float:
+        return 1e3 * (end._at_s - self._at_s)
