@@ -7,8 +7,9 @@ Hurts: memory, where the script makes cycles of objects that hold tensors: they 
     the more so the larger the factor. A collector that the script has set itself is left alone.
 Maths: exact. No tensor changes; objects in cycles only live longer. A script that looks for
     objects or collects them by hand (`gc.get_objects`, `gc.collect()`) reaches the frozen ones,
-    too, and is told its own settings. A script that could tell when an object is collected
-    (`__del__`, `weakref`, `gc.callbacks`, `print(gc.collect())`) keeps its collector.
+    too. A script that could tell when an object is collected (`__del__`, `weakref`,
+    `gc.callbacks`, `print(gc.collect())`) or that asks for the collector's settings keeps its
+    collector.
 Source: https://docs.python.org/3/library/gc.html#gc.freeze
 """
 
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 _STOCK_COUNTS = (700, 2000)  # up to Python 3.12, and since
 _TELLING = (
     "__del__", "weakref", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "finalize",
-    "get_count", "get_freeze_count", "get_referrers", "get_stats", "set_debug", "set_threshold",
-    "unfreeze",
+    "get_count", "get_freeze_count", "get_referrers", "get_stats", "get_threshold", "set_debug",
+    "set_threshold", "unfreeze",
 )  # fmt: skip
 """Names in a script that could reveal when objects are collected, or among how many others."""
 _IMPORTED = ("collect", "get_objects")
@@ -82,7 +83,7 @@ def forecast(context: ScriptContext, factor: int) -> float | None:
 
 
 class _Tuned:
-    """What exists is frozen and young objects are looked at less often; scripts see neither."""
+    """What exists is frozen, and young objects are looked at less often."""
 
     def __init__(self, training: Training, factor: int) -> None:
         self._training = training
@@ -94,10 +95,7 @@ class _Tuned:
             training.on_root(self._begin),
             training.on_optimizer(self._begin),
             training.on_function("gc", "get_objects", self._look),
-            training.on_function("gc", "get_referrers", self._look),
             training.on_function("gc", "collect", self._collect),
-            training.on_function("gc", "get_threshold", self._tell_threshold),
-            training.on_function("gc", "get_freeze_count", self._tell_count),
         ]
 
     def _begin(self, _: Any) -> None:
@@ -133,13 +131,6 @@ class _Tuned:
     def _collect(self, collect: Callable[..., int], generation: int = 2) -> int:
         """Collect what the script asks for: a full collection sees the frozen objects, too."""
         return self._look(collect, generation) if generation == 2 else collect(generation)
-
-    def _tell_threshold(self, ask: Callable[[], Any]) -> Any:
-        threshold = ask()
-        return self._own if threshold == self._raised else threshold
-
-    def _tell_count(self, ask: Callable[[], int]) -> int:
-        return max(0, ask() - self._frozen_count)
 
     def undo(self) -> None:
         """Put back what the script set."""
