@@ -11,7 +11,6 @@ Source: https://docs.pytorch.org/docs/stable/optim.html
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import OPTIMIZER, Lever, unless
@@ -89,20 +88,10 @@ def _free(group: dict[str, Any]) -> bool:
     return is_free and not is_tensor and not any(map(group.get, options))
 
 
-def _span(parameter: Any) -> tuple[int, int]:
-    """Return where the memory of a parameter begins and ends."""
-    each = zip(parameter.shape, parameter.stride(), strict=True)
-    count = 1 + sum((size - 1) * stride for size, stride in each)
-    start = parameter.data_ptr()
-    return start, start + count * parameter.element_size()
-
-
-def _overlap(parameters: Sequence[Any]) -> bool:
-    """Return whether some share memory, which a loop updates twice, one after the other."""
-    import torch
-
-    spans = sorted(map(_span, filter(torch.numel, parameters)))
-    return any(one[1] > other[0] for one, other in pairwise(spans))
+def _shares_memory(parameters: Sequence[Any]) -> bool:
+    """Return whether some may overlap, which a loop updates twice, one after the other."""
+    held = [p.untyped_storage().data_ptr() for p in parameters if p.numel()]
+    return len(set(held)) < len(held)
 
 
 def _choose(optimizer: Any) -> Mapping[str, Any] | str:
@@ -115,7 +104,7 @@ def _choose(optimizer: Any) -> Mapping[str, Any] | str:
     parameters = [p for group in groups for p in group["params"]]
     if not all(map(_plain, parameters)):
         return f"torch has no multi-tensor form of {name} for sparse gradients or such weights"
-    return "some weights share memory" if _overlap(parameters) else {"foreach": True}
+    return "some weights share memory" if _shares_memory(parameters) else {"foreach": True}
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:
