@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hasten.lever import ScriptContext, Training
 
-_BEYOND_SIGHT = (("torch", "compile"), ("torch.jit", "script"), ("torch.jit", "trace"))
+_BEYOND_SIGHT = (("torch", "compile"), ("torch.jit", "trace"))
 """Functions that make code whose operations cannot be followed."""
 _PAST_TORCH = (("torch.utils.dlpack", "to_dlpack"), ("torch", "to_dlpack"))
 """Functions that share a tensor's memory and that no mode sees."""
@@ -98,8 +98,6 @@ class _Roots:
         asker = str(sys._getframe(2).f_globals.get("__name__"))  # behind the stand-in
         if asker.partition(".")[0] not in _LIBRARIES:
             self._stopped = _COMPILES
-        if getattr(original, "__name__", "") == "script":  # it looks names up in its caller
-            kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 2
         return original(*args, **kwargs)
 
     def apply(self, original: Any, args: Any) -> Any:
@@ -117,9 +115,7 @@ class _Roots:
     def call(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
         """Make a root call."""
         if module not in self._left:
-            if not len(self._left):
-                self._look_for_graphs()
-            self._look_for_streams(module)
+            self._look_at_script(module)
             self._left[module] = _unfit(module)
             self._attends[module] = any(isinstance(p, _attention()) for p in module.modules())
         self._look_for_scripts()
@@ -154,15 +150,12 @@ class _Roots:
             return False
         return module in self._learning and not module.training
 
-    def _look_for_graphs(self) -> None:
-        """Stop if the script walks autograd's graph, into which this lever puts views."""
-        if where := mention(("next_functions", "make_dot")):
-            self._stopped = self._stopped or f"its graph is looked at: {where}"
-
-    def _look_for_streams(self, module: Any) -> None:
-        """Stop if one stream of a device may lay out what another still reads or writes."""
+    def _look_at_script(self, module: Any) -> None:
+        """Stop if the script may see the views that this lever makes, or use them too early."""
         is_on_device = any(not weight.is_cpu for weight in module.parameters())
-        if is_on_device and not self._stopped and (where := mention(STREAMS)):
+        if not len(self._left) and (where := mention(("next_functions", "make_dot"))):
+            self._stopped = f"its graph is looked at: {where}"
+        elif is_on_device and not self._stopped and (where := mention(STREAMS)):
             self._stopped = f"several streams may use its activations: {where}"
 
     def _look_for_scripts(self) -> None:
