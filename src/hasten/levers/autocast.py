@@ -13,8 +13,9 @@ Maths: precision. Products take inputs with 8 bits of mantissa (float16: 11) ins
     accumulate in float32; weights, gradients, optimizer and outputs stay float32. float16 has few
     exponents, so losses are scaled during the backward pass: the script sees unscaled gradients. A
     step whose gradients overflowed changes no weight, and the scale is halved. Not for scripts
-    that update by hand or in closures, or whose hooks would see the scale. On an accelerator models
-    with `BCELoss` or `binary_cross_entropy` in them are left alone: autocast refuses these there.
+    that update by hand or in closures, that call `autograd.grad`, or whose hooks would see the
+    scale. On an accelerator models with `BCELoss` or `binary_cross_entropy` in them are left alone:
+    autocast refuses these there.
 Source: https://docs.pytorch.org/docs/stable/amp.html
 """
 

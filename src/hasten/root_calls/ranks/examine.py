@@ -34,21 +34,13 @@ _ALIKE = (bool, int, str, type(None))  # a share has the same, where they do not
 
 
 class SharingCheck(NamedTuple):
-    """What an examined call showed.
+    """What an examined call showed."""
 
-    Attributes:
-        result: what the script gets.
-        joins: how its outputs follow from those of the shares; empty if they do not.
-        draws: the call draws from torch's generator.
-        why_not: why the shares give something else; empty if they do not.
-        is_final: it is no use to examine other calls of the model.
-    """
-
-    result: Any
-    joins: tuple[Join, ...] = ()
-    draws: bool = False
-    why_not: str = ""
-    is_final: bool = False
+    result: Any  # what the script gets
+    joins: tuple[Join, ...] = ()  # how its outputs follow from those of the shares
+    draws: bool = False  # from torch's generator
+    why_not: str = ""  # why the shares give something else
+    is_final: bool = False  # it is no use to examine other calls of the model
 
 
 class _DiffersError(Exception):

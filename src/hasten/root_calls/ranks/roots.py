@@ -40,48 +40,30 @@ class _Kind:
     """Calls of one kind: the same structure and types, in the same surroundings.
 
     Where they draw, also the same sizes: what is drawn for the whole batch is told by its shape.
-
-    Attributes:
-        joins: how outputs of the whole batch follow from those of the shares.
-        why_not: why they are made in one process; empty if they are not.
-        message_ratio: bytes of inputs and outputs over those of the inputs.
-        call_count: how many were answered.
-        marked: which tensors had what may mark a sample that a mean leaves out.
     """
 
-    joins: tuple[Join, ...]
-    why_not: str
-    message_ratio: float
-    call_count: int
-    marked: frozenset[tuple[int, bool]] = frozenset()
+    joins: tuple[Join, ...] = ()
+    why_not: str = ""  # why they are made in one process
+    message_ratio: float = 1.0  # bytes of inputs and outputs over those of the inputs
+    call_count: int = 0
+    marked: frozenset[tuple[int, bool]] = frozenset()  # see `_marked`
 
 
-_NOT_SHARED = _Kind((), "there are too many kinds of calls", 1.0, 0)
+_NOT_SHARED = _Kind(why_not="there are too many kinds of calls")
 
 
 @dataclass(slots=True)
 class _Root:
-    """One model.
-
-    Attributes:
-        served: it and its helpers, while there are any.
-        kinds: its kinds of calls that were examined.
-        drawing: those that draw, without their sizes.
-        call_count: calls so far.
-        start_count: how often helpers were forked.
-        hook_serial: torch's count of hooks when the model was last looked at.
-        why_not: why it stays in one process; empty if it need not.
-        is_loss: it has no weights.
-    """
+    """One model, and its helpers while there are any."""
 
     served: SharedModel | None = None
-    kinds: dict[Any, _Kind] = field(default_factory=dict)
-    drawing: set[Any] = field(default_factory=set)
+    kinds: dict[Any, _Kind] = field(default_factory=dict)  # those that were examined
+    drawing: set[Any] = field(default_factory=set)  # those that draw, without their sizes
     call_count: int = 0
-    start_count: int = 0
-    hook_serial: int = -1
-    why_not: str = ""
-    is_loss: bool = False
+    start_count: int = 0  # how often helpers were forked
+    hook_serial: int = -1  # torch's count of hooks when the model was last looked at
+    why_not: str = ""  # why it stays in one process
+    is_loss: bool = False  # it has no weights
 
     @property
     def is_shared(self) -> bool:
@@ -225,10 +207,7 @@ class Ranks:
         autocast = None
         if torch.is_autocast_enabled("cpu"):
             autocast = torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
-        return Surroundings(
-            torch.is_grad_enabled(), autocast, torch.get_num_threads(), generator=None,
-            training=None,
-        )  # fmt: skip
+        return Surroundings(torch.is_grad_enabled(), autocast, torch.get_num_threads())
 
     def _examine(self, root: _Root, root_call: RootCall, loose: Any, exact: Any) -> Any:
         """Make a call in one process and in several; note whether they agree."""
@@ -246,10 +225,9 @@ class Ranks:
         if seen.is_final:
             root.why_not = seen.why_not
         ratio = messages_bytes(root_call, seen.result) / messages_bytes(root_call)
-        count, marked = (before.call_count, before.marked) if before is not None else (0, set())
-        known = _Kind(
-            seen.joins, seen.why_not, ratio, count + 1, _marked(root_call.tensors) | marked
-        )
+        count, marked = (before.call_count, before.marked) if before else (0, frozenset())
+        marked |= _marked(root_call.tensors)
+        known = _Kind(seen.joins, seen.why_not, ratio, count + 1, marked)
         root.kinds[exact if seen.draws else loose] = known
         return seen.result
 

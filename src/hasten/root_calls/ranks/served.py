@@ -43,11 +43,7 @@ _PATIENCE_COUNT = 600
 
 
 class HelperProcess:
-    """A helper, as the script's process sees it.
-
-    Attributes:
-        region: the memory of its messages.
-    """
+    """A helper, as the script's process sees it, and the memory of its messages."""
 
     def __init__(self, connection: Connection, region: Region, pid: int) -> None:
         self.region = region
@@ -111,16 +107,10 @@ def _end(helpers: list[HelperProcess], owner: int) -> None:
 
 
 class RankOutputs(NamedTuple):
-    """What the ranks returned for their shares.
+    """What the ranks returned for their shares."""
 
-    Attributes:
-        own: what this process returned.
-        tensors: for each tensor in it, those of all ranks in order.
-        spans: the samples of each rank.
-    """
-
-    own: Any
-    tensors: list[list[Any]]
+    own: Any  # what this process returned
+    tensors: list[list[Any]]  # for each tensor in it, those of all ranks in order
     spans: list[Span]
 
     def joined(self, joins: Sequence[Join]) -> Any:
@@ -322,21 +312,14 @@ class SharedModel:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class SharedCall:
-    """One root call, of which helpers have shares.
-
-    Attributes:
-        served: its model.
-        number: of the call.
-        requires_grad: for each weight whether it required a gradient.
-        given: the tensors in the helpers' outputs, in order, and whose they are.
-        taken: the gradients of the weights and inputs, once they have come.
-    """
+    """One root call, of which helpers have shares."""
 
     served: SharedModel
     number: int
-    requires_grad: Sequence[bool]
+    requires_grad: Sequence[bool]  # of each weight, at the time of the call
     given: list[tuple[HelperProcess, SharedTensor]] = field(default_factory=list)
-    taken: list[Any] | None = None
+    """The tensors in the helpers' outputs, in order, and whose they are."""
+    taken: list[Any] | None = None  # the gradients of weights and inputs, once they have come
 
     def outputs(self) -> list[Any]:
         """Return copies of the helpers' outputs, all in one list."""
