@@ -7,9 +7,8 @@ Hurts: memory, where the script makes cycles of objects that hold tensors: they 
     the more so the larger the factor. A collector that the script has set itself is left alone.
 Maths: exact. No tensor changes; objects in cycles only live longer. A script that looks for
     objects or collects them by hand (`gc.get_objects`, `gc.collect()`) reaches the frozen ones,
-    too. A script that could tell when an object is collected (`__del__`, `weakref`,
-    `gc.callbacks`, `print(gc.collect())`) or that asks for the collector's settings keeps its
-    collector.
+    too. A script that could tell when an object is collected (`__del__`, `weakref`) or that asks
+    for the collector's settings keeps its collector.
 Source: https://docs.python.org/3/library/gc.html#gc.freeze
 """
 
@@ -17,17 +16,14 @@ from __future__ import annotations
 
 import atexit
 import gc
-from dis import get_instructions
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import STEP, Lever, at_least, unless
 from hasten.records import Effect, Scope
-from hasten.root_calls.own_code import find_word, mention
+from hasten.root_calls.own_code import mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
 
     from hasten.lever import ScriptContext, Training
 
@@ -38,8 +34,6 @@ _TELLING = (
     "set_threshold", "unfreeze",
 )  # fmt: skip
 """Names in a script that could reveal when objects are collected, or among how many others."""
-_IMPORTED = ("collect", "get_objects")
-"""Functions that a script may have imported before they were replaced."""
 _LEAST_SHARE_RATIO = 0.01
 _MOST_SHARE_RATIO = 0.9
 
@@ -105,7 +99,7 @@ class _Tuned:
         self._own = self._raised = gc.get_threshold()
         if _set_by_the_script(gc.isenabled(), self._own[0], gc.get_freeze_count()):
             return
-        if where := mention(_TELLING, functions=_IMPORTED) or find_word(_looks_on):
+        if where := mention(_TELLING):
             self._training.excuse(RuntimeError(f"the collector stays as it is: {where}"))
             return
         gc.collect()  # what is garbage now would stay for ever
@@ -141,23 +135,6 @@ class _Tuned:
             gc.unfreeze()
         if self._own and gc.get_threshold() == self._raised:
             gc.set_threshold(*self._own)
-
-
-def _looks_on(code: CodeType) -> str:
-    """Return `gc.callbacks`, or `gc.collect()` whose number is used, where code has it."""
-    if {"gc", "callbacks"} <= {*code.co_names}:
-        return "gc.callbacks"
-    if "collect" not in code.co_names:
-        return ""
-    is_asked = False
-    words = (one for one in get_instructions(code) if one.opname != "EXTENDED_ARG")
-    for one, following in pairwise(words):
-        is_asked = is_asked or (one.argval == "gc" and following.argval == "collect")
-        if is_asked and one.opname.startswith("CALL"):
-            if following.opname != "POP_TOP":
-                return "gc.collect()"
-            is_asked = False
-    return ""
 
 
 def _thaw() -> None:

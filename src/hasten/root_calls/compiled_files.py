@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import os
 import platform
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,32 +15,28 @@ if TYPE_CHECKING:
 _PROBES = "hasten-probes"
 
 
-class CachedStart:
-    """A graph that is in torch's cache is loaded; the C++ compiler is not asked again.
+@contextmanager
+def cached_start() -> Iterator[Callable[[], None]]:
+    """Have a graph that is in torch's cache loaded, without asking the C++ compiler again.
 
     Inside, torch believes what it found out about the vector instructions of this machine in an
-    earlier process, and headers are not precompiled before there is something to compile.
+    earlier process, and headers are not precompiled before there is something to compile: before
+    the function is called that this yields.
     """
+    code: Any = importlib.import_module("torch._inductor.codecache")
+    precompile = getattr(code, "_precompile_header", None)
 
-    def __init__(self) -> None:
-        self._code: Any = importlib.import_module("torch._inductor.codecache")
-        self._precompile = getattr(self._code, "_precompile_header", None)
-        self._undo = ExitStack()
+    def miss() -> None:
+        if precompile is not None:
+            code._precompile_header = precompile
 
-    def __enter__(self) -> CachedStart:
-        if self._precompile is not None:
-            self._code._precompile_header = _as_it_is
-            self._undo.callback(self.miss)
-        self._undo.enter_context(_remembered_probes(self._code.cache_dir()))
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._undo.close()
-
-    def miss(self) -> None:
-        """Say that a graph is not in the cache, and has to be compiled."""
-        if self._precompile is not None:
-            self._code._precompile_header = self._precompile
+    if precompile is not None:
+        code._precompile_header = _as_it_is
+    try:
+        with _remembered_probes(code.cache_dir()):
+            yield miss
+    finally:
+        miss()
 
 
 def _as_it_is(header: str, *_: Any, **__: Any) -> str:

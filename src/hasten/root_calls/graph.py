@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPILED_KEY, TORCHS_CACHE
-from hasten.root_calls.compiled_files import CachedStart
+from hasten.root_calls.compiled_files import cached_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,10 +178,10 @@ def inductor(mode: str) -> Compiler:
 
 def _compiled(front: Any, graph: Any, inputs: Any, chosen: Any) -> Callable[..., Any]:
     """Load a graph from torch's cache, or compile it."""
-    with CachedStart() as start:
+    with cached_start() as miss:
 
         def compile_inner(graph: Any, inputs: Any, **told: Any) -> Any:
-            start.miss()
+            miss()
             refuse_draws(graph)
             return front.compile_fx_inner(graph, inputs, **told)
 

@@ -214,20 +214,14 @@ def _read_late(saved: Any, tensor: Any, layout: Any = None) -> None:
         tensor: what the script has, with the same values.
         layout: what the backward pass needs; None for the tensor's own.
     """
-    version, same, of = tensor._version, tensor.detach(), ""
-    if tensor.grad_fn is not None:
-        name = tensor.grad_fn.name().replace("Backward0", "").replace("Backward", "")
-        of = f", which is output {tensor.output_nr} of {name},"
+    version, same = tensor._version, tensor.detach()
 
     def unpack(_: Any) -> Any:
         if same._version != version:  # torch leaves this question to hooks
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: [{same.type()} {list(same.shape)}]{of} "
-                f"is at version {same._version}; expected version {version} instead. "
-                "Hint: enable anomaly detection to find the operation that failed to compute its "
-                "gradient, with torch.autograd.set_detect_anomaly(True, "
-                "check_nan=False)."
+                f"inplace operation: [{same.type()} {list(same.shape)}] "
+                f"is at version {same._version}; expected version {version} instead."
             )
         return same if layout is None else same.clone(memory_format=layout)
 

@@ -37,6 +37,10 @@ def present() -> str:
     return str(accelerator.current_accelerator().type) if accelerator.is_available() else ""
 
 
+def _has_cuda() -> bool:
+    return present() == "cuda"
+
+
 def substitute(device: Any, target: str) -> Any:
     """Return what stands for a device in a call: `target`, or the device itself if it is here.
 
@@ -104,8 +108,9 @@ def _answers(target: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         yield torch.Tensor, name, _with_device(getattr(torch.Tensor, name), target)
     yield torch.Tensor, "to", _with_device(torch.Tensor.to, target, place=1)
     yield torch.Tensor, "cuda", _cuda(target)
-    yield torch.UntypedStorage, "cuda", _storage_here(torch.UntypedStorage.cuda)
-    yield torch.Tensor, "pin_memory", _pin(torch.Tensor.pin_memory)
+    # For a `map_location` that moves storages.
+    yield torch.UntypedStorage, "cuda", _left(torch.UntypedStorage.cuda, _has_cuda)
+    yield torch.Tensor, "pin_memory", _left(torch.Tensor.pin_memory, present)
     yield torch, "set_default_device", _with_device(torch.set_default_device, target, place=0)
     # What `with torch.device(...)` begins.
     yield DeviceContext, "__init__", _with_device(DeviceContext.__init__, target, place=1)
@@ -145,7 +150,7 @@ def _with_kind(original: Callable[..., Any], place: int) -> Callable[..., Any]:
 
     def answer(*args: Any, **kwargs: Any) -> Any:
         kind = args[place] if len(args) > place else None
-        if isinstance(kind, str) and present() != "cuda":
+        if isinstance(kind, str) and not _has_cuda():
             here = kind.replace("torch.cuda.", "torch.")
             args = (*args[:place], here, *args[place + 1 :])
         return original(*args, **kwargs)
@@ -194,25 +199,18 @@ def _cuda(target: str) -> Callable[..., Any]:
     original, move = torch.Tensor.cuda, torch.Tensor.to
 
     def answer(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if present() == "cuda":
+        if _has_cuda():
             return original(tensor, *args, **kwargs)
         return move(tensor, target)
 
     return answer
 
 
-def _storage_here(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a `map_location` that moves storages leave them where they are."""
+def _left(original: Callable[..., Any], is_here: Callable[[], Any]) -> Callable[..., Any]:
+    """Return a method that leaves a tensor or storage as it is where no such device is here."""
 
-    def answer(storage: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(storage, *args, **kwargs) if present() == "cuda" else storage
-
-    return answer
-
-
-def _pin(original: Callable[..., Any]) -> Callable[..., Any]:
-    def answer(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(tensor, *args, **kwargs) if present() else tensor
+    def answer(one: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(one, *args, **kwargs) if is_here() else one
 
     return answer
 
@@ -256,7 +254,7 @@ def _same(answer: Any) -> Any:
 
 
 def _unless_cuda(original: Callable[..., Any], make: Callable[[], Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: original(*args, **kwargs) if present() == "cuda" else make()
+    return lambda *args, **kwargs: original(*args, **kwargs) if _has_cuda() else make()
 
 
 # ---- CUDA's streams and events on the CPU, where a call returns when it is done

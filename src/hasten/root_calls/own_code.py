@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import sysconfig
-from dis import get_instructions
 from functools import cache
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ _LIBRARIES = tuple(
     sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
-_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _LAUNCHERS = frozenset({"torch", "accelerate", "lightning"})
 STREAMS = ("Stream", "default_stream", "set_stream", "stream")
 """Names in code that may compute on several streams of a device."""
@@ -44,15 +42,10 @@ def own_code() -> Iterator[CodeType]:
             yield code
 
 
-def mention(attributes: Iterable[str], functions: Iterable[str] = ()) -> str:
-    """Say where the script's code has one of these names; empty if it has none.
-
-    Args:
-        attributes: names that count wherever they appear, even in definitions.
-        functions: names that count only as functions, not as attributes.
-    """
-    words, calls = frozenset(attributes), frozenset(functions)
-    return find_word(lambda code: _has(code, words, calls))
+def mention(words: Iterable[str]) -> str:
+    """Say where the script's code has one of these names, if only in a definition; empty if not."""
+    known = frozenset(words)
+    return find_word(lambda code: min(known & {code.co_name, *code.co_names}, default=""))
 
 
 def find_word(asks: Callable[[CodeType], str]) -> str:
@@ -70,17 +63,6 @@ def find_word(asks: Callable[[CodeType], str]) -> str:
 def _within(code: CodeType, asks: Callable[[CodeType], str]) -> str:
     inner = (one for one in code.co_consts if isinstance(one, CodeType))
     return asks(code) or next(filter(None, (_within(one, asks) for one in inner)), "")
-
-
-def _has(code: CodeType, words: frozenset[str], calls: frozenset[str]) -> str:
-    names = {code.co_name, *code.co_names}
-    if found := words & names:
-        return min(found)
-    if calls & names:
-        loaded = {one.argval for one in get_instructions(code) if one.opname in _GLOBAL}
-        if found := calls & loaded:
-            return min(found)
-    return ""
 
 
 def _is_own(path: str, started: tuple[str, ...]) -> bool:

@@ -148,7 +148,7 @@ class Helper:
                 [tensor for tensor in inputs if tensor.requires_grad],
                 [output for output in outputs if output.requires_grad],
             )
-        self._region.rewind()
+        self._region.used_bytes = 0
         places = [self._region.put(output) for output in outputs]
         requires = [output.requires_grad for output in outputs]
         back = room_bytes(tensor for tensor in inputs if tensor.requires_grad)
@@ -186,7 +186,7 @@ class Helper:
             keeps_graph=message.keeps_graph,
         )  # fmt: skip
         reached = self._weights.give(found[: len(weights)])
-        self._region.rewind(message.end_bytes)
+        self._region.used_bytes = message.end_bytes
         return Gradients(
             reached,
             tuple(

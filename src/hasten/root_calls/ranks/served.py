@@ -220,7 +220,7 @@ class SharedModel:
         forgotten = tuple(self._forgotten.popleft() for _ in range(len(self._forgotten)))
         requires = [surroundings.with_grad and tensor.requires_grad for tensor in tensors]
         for helper, span in zip(self._helpers, spans[1:], strict=True):
-            helper.region.rewind()
+            helper.region.used_bytes = 0
             places = [helper.region.put(cut(tensor, span)) for tensor in tensors]
             inputs = tuple(map(SharedTensor, places, requires))
             helper.send(Forward(self._number, span, form, inputs, surroundings, forgotten))
@@ -274,7 +274,7 @@ class SharedModel:
             self._weights.publish(with_buffers=False)  # a later call may have had other weights
         keeps: Any = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
         for helper in self._helpers:
-            helper.region.rewind()
+            helper.region.used_bytes = 0
             pairs = zip(shared.given, gradients, strict=True)
             places: list[TensorPlace | None] = [
                 None if gradient is None else helper.region.put(gradient)
