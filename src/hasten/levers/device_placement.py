@@ -77,9 +77,7 @@ def validate(setting: str) -> str:
 class Placement:
     """The models of a script on a device, and the script's own code on the CPU.
 
-    Args:
-        name: of the device, such as `cuda`.
-        excuse: takes what keeps a model from the device; the script then stays on the CPU.
+    `excuse` takes what keeps a model from the device; the script then stays on the CPU.
     """
 
     def __init__(self, name: str, excuse: Callable[[Exception], None]) -> None:

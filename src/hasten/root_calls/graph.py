@@ -146,9 +146,6 @@ def inductor(mode: str) -> Compiler:
 
     Random numbers are drawn as by plain torch, and everything is compiled in this process and in
     this call, the backward pass too.
-
-    Args:
-        mode: one of `torch._inductor.list_mode_options()`.
     """
     shelf = os.environ.get(COMPILED_KEY)
     if shelf:  # an optimizer that stepped has set torch's own variable

@@ -208,20 +208,21 @@ def _read_late(saved: Any, tensor: Any, layout: Any = None) -> None:
     """Let the backward pass read a tensor of the script's instead of what autograd has saved.
 
     What the script writes there behind autograd's back would not be seen in a copy.
-
-    Args:
-        saved: what autograd keeps.
-        tensor: what the script has, with the same values.
-        layout: what the backward pass needs; None for the tensor's own.
     """
-    version, same = tensor._version, tensor.detach()
+    version, same, of = tensor._version, tensor.detach(), ""
+    if tensor.grad_fn is not None:
+        name = tensor.grad_fn.name().replace("Backward0", "").replace("Backward", "")
+        of = f", which is output {tensor.output_nr} of {name},"
 
     def unpack(_: Any) -> Any:
         if same._version != version:  # torch leaves this question to hooks
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: [{same.type()} {list(same.shape)}] "
-                f"is at version {same._version}; expected version {version} instead."
+                f"inplace operation: [{same.type()} {list(same.shape)}]{of} "
+                f"is at version {same._version}; expected version {version} instead. "
+                "Hint: enable anomaly detection to find the operation that failed to compute its "
+                "gradient, with torch.autograd.set_detect_anomaly(True, "
+                "check_nan=False)."
             )
         return same if layout is None else same.clone(memory_format=layout)
 
@@ -229,17 +230,13 @@ def _read_late(saved: Any, tensor: Any, layout: Any = None) -> None:
 
 
 class Activations:
-    """The activations of one root call that have their channels last.
-
-    Attributes:
-        refused: why the module is to be left alone from now on; empty if it is not.
-    """
+    """The activations of one root call that have their channels last."""
 
     def __init__(self) -> None:
         import torch
 
         core: Any = torch._C
-        self.refused = ""
+        self.refused = ""  # why the module is to be left alone from now on
         self._last: dict[int, Callable[[], Any]] = {}
         self._made: list[Callable[[], Any]] = []
         self._convolutions, self._fresh, self._blind, self._watched = _known()

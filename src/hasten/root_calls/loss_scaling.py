@@ -43,14 +43,10 @@ def scaling_for(training: Training) -> LossScaling:
 
 
 class LossScaling:
-    """Scale what backward passes begin with, and unscale what they end with.
-
-    Attributes:
-        why_off: why this script cannot be scaled, empty while it can.
-    """
+    """Scale what backward passes begin with, and unscale what they end with."""
 
     def __init__(self) -> None:
-        self.why_off = ""
+        self.why_off = ""  # why this script cannot be scaled
         self._excuse: Callable[[Exception], None] = lambda error: None
         self._scale: Any = None
         self._growth: Any = None

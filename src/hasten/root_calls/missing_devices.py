@@ -42,12 +42,7 @@ def _has_cuda() -> bool:
 
 
 def substitute(device: Any, target: str) -> Any:
-    """Return what stands for a device in a call: `target`, or the device itself if it is here.
-
-    Args:
-        device: a name, an index of the accelerator, a `torch.device`, or anything else.
-        target: the name of the device to use instead.
-    """
+    """Return what stands for a device in a call: `target`, or the device itself if it is here."""
     import torch
 
     if type(device) is int:
@@ -62,19 +57,13 @@ def substitute(device: Any, target: str) -> Any:
 
 
 def replace_missing(target: str) -> Callable[[], None]:
-    """Answer calls that name a device which is not here as if they named `target`.
+    """Answer calls that name a device which is not here as if they named `target`, until undone.
 
     These are `Tensor.to`, `Tensor.cuda`, all functions that make tensors, generators, `torch.load`,
     the default device, `with torch.device(...)`, and what `torch.cuda` would do to the device
     itself or tell of it: one that has the memory of this machine, and no ability of a GPU's. If
     `target` is the CPU, also kinds of tensors by name (`"torch.cuda.FloatTensor"`), streams and
     events. `is_available` still tells the truth, so a script that asks first takes its own way.
-
-    Args:
-        target: the name of a device.
-
-    Returns:
-        A function that puts everything back.
     """
     answers = list(_answers(target))
     own = [(owner, name, vars(owner).get(name)) for owner, name, _ in answers]
@@ -159,13 +148,7 @@ def _with_kind(original: Callable[..., Any], place: int) -> Callable[..., Any]:
 
 
 def _made_by(original: Any, make: Callable[..., Any], instead: Any = ()) -> Any:
-    """Return a class like `original` whose instances `make` makes.
-
-    Args:
-        original: the class.
-        make: returns an instance of it or of `instead`.
-        instead: another class, whose instances count, too.
-    """
+    """Return a class like `original` whose instances, some of class `instead`, `make` makes."""
     kinds = (original, instead) if instead else original
 
     class Kind(type(original)):  # type: ignore[misc]

@@ -35,11 +35,6 @@ class Twins:
     A module is watched first, over `patience_count` training calls. Then each kind of call
     (shapes, types, structure) that is frequent is compiled as one graph without breaks. Whatever
     is not certain to be the same runs as plain torch: evaluation, odd batches, modules with hooks.
-
-    Args:
-        training: where root calls are made.
-        compiler: turns a graph into something that can be called.
-        patience_count: training calls of a module before it is compiled.
     """
 
     def __init__(
@@ -209,11 +204,7 @@ _MARKS = ("_dynamo", "_torchdynamo")
 
 
 class Snapshot:
-    """The buffers of a module and the states of the random generators at this moment.
-
-    Attributes:
-        generator: the state of torch's generator.
-    """
+    """The buffers of a module and the states of the random generators at this moment."""
 
     def __init__(self, module: Any) -> None:
         import torch
@@ -227,11 +218,7 @@ class Snapshot:
         self._numpy = numpy.random.get_state() if numpy is not None else None
 
     def is_near(self, tolerance: float) -> bool:
-        """Return whether the buffers are what they were, but for rounding.
-
-        Args:
-            tolerance: the norm of a difference, relative to that of the buffer.
-        """
+        """Return whether the norms of buffers and of what they were agree but for rounding."""
         return all(
             bool((buffer.double() - value.double()).norm() <= tolerance * value.double().norm())
             for buffer, value in self._buffers

@@ -73,12 +73,6 @@ def cut(tensor: Any, span: Span) -> Any:
 def find_join(whole: Any, shares: Sequence[Any], spans: Sequence[Span], tolerance: float) -> Join:
     """Find how an output of the whole batch follows from those of its shares.
 
-    Args:
-        whole: what one process gives.
-        shares: what each rank gives, in order.
-        spans: the samples of each.
-        tolerance: by how much they may differ, relative to the norm.
-
     Raises:
         ValueError: in no way that is known; the message says what the output is like.
     """
@@ -121,10 +115,6 @@ def bending(output: Any, size: int) -> str:
 
     Where it is straight, as a clamp is above its bound, shares are joined as if it were not there;
     beyond they are not, and one batch does not show both.
-
-    Args:
-        output: a number.
-        size: samples in the batch.
     """
     nodes = nodes_behind([output])
     users: dict[Any, list[Any]] = {}
@@ -165,14 +155,7 @@ def joined(join: Join, shares: Sequence[Any], spans: Sequence[Span]) -> Any:
 
 
 def is_near(found: Any, expected: Any, tolerance: float, floor: float = 0.0) -> bool:
-    """Return whether two tensors agree, by the norm of their difference.
-
-    Args:
-        found: one tensor.
-        expected: the other.
-        tolerance: the norm that the difference may have, relative to that of `expected`.
-        floor: a norm that it may have in any case.
-    """
+    """Return whether two tensors differ by a small norm: relative to that expected, or a floor."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return False
     found, expected = found.detach(), expected.detach()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hasten.root_calls.ranks.messages import RootCall
     from hasten.root_calls.ranks.served import SharedModel
 
-    Start = Callable[[RootCall, int], SharedModel]
+    Start = Callable[[RootCall, int], SharedModel]  # given the bytes that messages take
 
 _SPARE_BYTES = 2**20
 _LARGEST_COPY_BYTES = 2**28
@@ -62,10 +62,6 @@ def examine(root_call: RootCall, start: Start) -> SharingCheck:
     compared for a copy of the model in double precision: in single precision a rounding error that
     decides the sign of what enters a ReLU lets gradients jump. Whatever comes out, generator and
     buffers of the model are left as after one call.
-
-    Args:
-        root_call: the call.
-        start: returns the model of a call with helpers, given the bytes that messages take.
     """
     import torch
 
@@ -147,10 +143,7 @@ def _kept(module: Any) -> dict[int, Any]:
 def _compare(
     root_call: RootCall, plain: _PlainCall, start: Start, tolerance: float
 ) -> tuple[Any, tuple[Join, ...]]:
-    """Make a call in several processes, and compare it with one in a single process.
-
-    Returns:
-        What the call returned, and how it follows from what the ranks returned.
+    """Make a call in several processes; return what it gave, and how that follows from shares.
 
     Raises:
         _DiffersError: they differ by more than rounding.

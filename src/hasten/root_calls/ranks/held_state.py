@@ -26,13 +26,7 @@ class HeldState:
 
     What is watched: attributes of its submodules and their classes, containers and plain objects
     among them, which weights require gradients and how they lie in memory, and the variables that
-    its code reads.
-
-    Args:
-        module: the model; it is not kept alive.
-
-    Attributes:
-        tensors: its parameters, buffers and tensors that are mere attributes.
+    its code reads. The model is not kept alive.
     """
 
     def __init__(self, module: Any) -> None:

@@ -46,11 +46,7 @@ def fork(serve: Callable[[], None], kept: int) -> int:
     """Fork a process that calls `serve` and ends; return its id.
 
     It dies with the script's process, leaves signals to it, and writes nothing: neither what is
-    left in buffers nor what the model prints. It holds on to no file, pipe or socket.
-
-    Args:
-        serve: what it does.
-        kept: the descriptor that it needs.
+    left in buffers nor what the model prints. It holds on to no file, pipe or socket but `kept`.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -84,14 +80,7 @@ def _let_go(kept: int) -> None:
 
 
 class Helper:
-    """The loop of a helper.
-
-    Args:
-        line: the connection to the script's process, and the memory of its messages.
-        weights: the model's weights in shared memory, and this helper's gradients.
-        exchange: where the ranks meet.
-        root_call: a call of the model, as it was when this process was forked.
-    """
+    """The loop of a helper."""
 
     def __init__(
         self,
@@ -100,7 +89,7 @@ class Helper:
         exchange: Exchange,
         root_call: RootCall,
     ) -> None:
-        self._connection, self._region = line
+        self._connection, self._region = line  # to the script's process; the memory of messages
         self._weights = weights
         self._exchange = exchange
         self._share = Share()

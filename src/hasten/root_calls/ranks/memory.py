@@ -43,11 +43,7 @@ class Region:
         self._map = mmap.mmap(-1, self.size_bytes)
 
     def reserve(self, like: Any) -> TensorPlace:
-        """Find room for a tensor of this form, dense in memory.
-
-        Raises:
-            NoRoomError: there is none.
-        """
+        """Find room for a tensor of this form, dense in memory."""
         import torch
 
         stride = torch.empty_like(like, device="meta").stride()  # dense
@@ -59,11 +55,7 @@ class Region:
         return place
 
     def put(self, tensor: Any) -> TensorPlace:
-        """Copy a tensor into the region.
-
-        Raises:
-            NoRoomError: it does not fit.
-        """
+        """Copy a tensor into the region."""
         place = self.reserve(tensor)
         self.at(place).copy_(tensor.detach())
         return place

@@ -80,10 +80,7 @@ class _Root:
 class Ranks:
     """Answer root calls by several processes, where that gives what one gives.
 
-    Args:
-        training: where root calls are made.
-        rank_count: processes, with that of the script.
-        idle: called when it turns out that no model can be shared.
+    `idle` is called when it turns out that no model can be shared.
     """
 
     def __init__(self, training: Training, rank_count: int, idle: Callable[[], None]) -> None:

@@ -51,11 +51,7 @@ class HelperProcess:
         self._pid = pid
 
     def send(self, message: Any) -> None:
-        """Send a message.
-
-        Raises:
-            LostRankError: the helper is gone.
-        """
+        """Send a message."""
         try:
             self._connection.send(message)
         except OSError as error:
@@ -82,11 +78,7 @@ class HelperProcess:
         return answer
 
     def check(self) -> None:
-        """Check that the helper lives, while it is expected at an exchange.
-
-        Raises:
-            LostRankError: it has ended, or has answered already.
-        """
+        """Check that the helper lives, while it is expected at an exchange."""
         if self._connection.poll():
             self.receive()
             raise LostRankError("a helper of the model has left out a batch normalization")
@@ -121,24 +113,12 @@ class RankOutputs(NamedTuple):
 
 
 class SharedModel:
-    """A model and the helpers that were forked with it.
-
-    Args:
-        root_call: a call of the model, which is not kept alive.
-        rank_count: processes, with that of the script.
-        room_bytes: for the tensors of one message.
-        share: the share that this process computes.
-
-    Attributes:
-        held: what the helpers have a copy of.
-        lost: why there can be no more calls; empty while there can.
-        room_bytes: for the tensors of one message.
-    """
+    """A model and the helpers that were forked with it."""
 
     def __init__(self, root_call: RootCall, rank_count: int, room_bytes: int, share: Share) -> None:
         self.held = HeldState(root_call.module)
-        self.lost = ""
-        self.room_bytes = room_bytes
+        self.lost = ""  # why there can be no more calls
+        self.room_bytes = room_bytes  # for the tensors of one message
         self._share = share
         self._weights = Weights(root_call.module, rank_count - 1)
         self._exchange = Exchange(_rows(root_call.module, rank_count))
@@ -179,10 +159,6 @@ class SharedModel:
 
     def answer(self, root_call: RootCall, generator: Any) -> RankOutputs:
         """Make a root call, a share in each process.
-
-        Args:
-            root_call: the call.
-            generator: the state of torch's generator.
 
         Raises:
             LostRankError: a helper failed.
@@ -243,11 +219,7 @@ class SharedModel:
     def _delivered(
         self, shared: SharedCall, token: Any, replies: list[ShareOutputs]
     ) -> list[list[Any]]:
-        """Return the outputs of each helper, joined to the script's graph.
-
-        Raises:
-            NoRoomError: the gradients on the way back would not fit.
-        """
+        """Return the outputs of each helper, joined to the script's graph."""
         for helper, reply in zip(self._helpers, replies, strict=True):
             if reply.backward_bytes > helper.region.size_bytes:
                 raise NoRoomError

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class SideEffects:
-    """Looks at a model and its inputs before a call in one process, and again after it.
-
-    Args:
-        root_call: the call that is about to be made.
-    """
+    """Looks at a model and its inputs before a call in one process, and again after it."""
 
     def __init__(self, root_call: RootCall) -> None:
         self._module = root_call.module
