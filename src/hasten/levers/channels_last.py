@@ -52,14 +52,10 @@ def _takes_fast_path(module: Any) -> bool:
 
     In evaluation that path leaves zeros where the input is padded.
     """
-    kinds = _attention()
-    return any(not part.training and isinstance(part, kinds) for part in module.modules())
-
-
-def _attention() -> tuple[type, ...]:
     from torch import nn
 
-    return nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention
+    kinds = nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention
+    return any(not part.training and isinstance(part, kinds) for part in module.modules())
 
 
 def _unfit(module: Any) -> str | None:
@@ -84,7 +80,6 @@ class _Roots:
 
         self._training = training
         self._left: Any = WeakIdKeyDictionary()  # modules may be equal
-        self._attends: Any = WeakIdKeyDictionary()
         self._learning: Any = WeakIdKeyDictionary()
         self._stopped = ""
         self._told = False
@@ -117,13 +112,12 @@ class _Roots:
         if module not in self._left:
             self._look_at_script(module)
             self._left[module] = _unfit(module)
-            self._attends[module] = any(isinstance(p, _attention()) for p in module.modules())
         self._look_for_scripts()
         if self._evaluates(module) or self._stopped or not self._plain():
             return call(args, kwargs)
         if self._left[module] is not None:
             return call(args, kwargs)
-        if self._attends[module] and _takes_fast_path(module):
+        if _takes_fast_path(module):
             return call(args, kwargs)
         self._running = activations = Activations()
         try:

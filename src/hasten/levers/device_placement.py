@@ -28,6 +28,7 @@ from hasten.lever import COMPUTE, Lever, undo_all
 from hasten.loader.device.device import find_spare_bytes
 from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.missing_devices import replace_missing
+from hasten.root_calls.snapshot import Snapshot
 from hasten.root_calls.values import with_tensors
 from hasten.units import size
 
@@ -105,7 +106,7 @@ class Placement:
         if first is None or is_elsewhere or not self._is_there():
             return call(args, kwargs)
         is_first = torch.is_grad_enabled() and module not in self._weighed
-        restore = _kept(module) if is_first else lambda: None
+        before = Snapshot(module) if is_first else None  # what a repeated call would change twice
         answer = None
         try:
             answer = self._call(module, call, args, kwargs)
@@ -121,7 +122,8 @@ class Placement:
             self.leave()
         except RuntimeError:
             raise RuntimeError(f"{self._name} is lost, and the weights there: {failed}") from None
-        restore()
+        if before is not None:
+            before.restore()
         self._excuse(failed)
         return call(args, kwargs)
 
@@ -249,27 +251,6 @@ def _is_tensor(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.Tensor)
-
-
-def _kept(module: Any) -> Callable[[], None]:
-    """Keep what a call changes besides weights; return what brings it back.
-
-    Running statistics count a batch twice, and generators draw twice, where a call is repeated.
-    """
-    import torch
-
-    drawn = torch.get_rng_state()
-    lazy = torch.nn.parameter.is_lazy  # without values yet
-    held = [None if lazy(buffer) else buffer.detach().clone() for buffer in module.buffers()]
-
-    def restore() -> None:
-        torch.set_rng_state(drawn)
-        with torch.no_grad():
-            for buffer, before in zip(module.buffers(), held, strict=False):
-                if before is not None:
-                    buffer.copy_(before)
-
-    return restore
 
 
 def _state(module: Any) -> Iterator[Any]:

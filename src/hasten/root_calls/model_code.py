@@ -168,18 +168,3 @@ def _is_chance(value: Any) -> bool:
 
 def _is_in(home: str, module: str) -> bool:
     return home == module or home.startswith((f"{module}.", f"{module}_"))
-
-
-def states() -> dict[str, Any]:
-    """Return the state of Python's generator, and of NumPy's if it is imported."""
-    numpy = sys.modules.get("numpy.random")
-    if numpy is None:
-        return {"random": random.getstate()}
-    kind, keys, *rest = numpy.get_state(legacy=True)
-    return {"random": random.getstate(), "numpy": (kind, keys.tobytes(), *rest)}
-
-
-def went_on(before: dict[str, Any]) -> bool:
-    """Return whether a generator has drawn since its state was taken."""
-    now = states()
-    return any(now[name] != state for name, state in before.items())

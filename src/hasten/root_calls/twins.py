@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import random
-import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
 from hasten.root_calls.graph import Graph
-from hasten.root_calls.model_code import other_draws, states, went_on
+from hasten.root_calls.model_code import other_draws
 from hasten.root_calls.own_code import mention, second_derivatives
 from hasten.root_calls.root import Root
+from hasten.root_calls.snapshot import Snapshot, states, went_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,46 +197,7 @@ def _autocast() -> tuple[Any, ...]:
     )
 
 
-# ---- what a failed attempt to compile may have changed, so that plain torch can start afresh
-
 _MARKS = ("_dynamo", "_torchdynamo")
-
-
-class Snapshot:
-    """The buffers of a module and the states of the random generators at this moment."""
-
-    def __init__(self, module: Any) -> None:
-        import torch
-
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-        self._python = random.getstate()
-        self.generator = torch.get_rng_state()
-        cuda: Any = torch.cuda
-        self._cuda = cuda.get_rng_state_all() if cuda.is_initialized() else []
-        numpy = sys.modules.get("numpy")
-        self._numpy = numpy.random.get_state() if numpy is not None else None
-
-    def is_near(self, tolerance: float) -> bool:
-        """Return whether the norms of buffers and of what they were agree but for rounding."""
-        return all(
-            bool((buffer.double() - value.double()).norm() <= tolerance * value.double().norm())
-            for buffer, value in self._buffers
-        )
-
-    def restore(self) -> None:
-        """Put everything back."""
-        import torch
-
-        with torch.no_grad():
-            for buffer, value in self._buffers:
-                if not torch.equal(buffer, value):
-                    buffer.data.copy_(value)  # a graph may have saved the buffer
-        random.setstate(self._python)
-        torch.set_rng_state(self.generator)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
 
 
 @contextmanager
