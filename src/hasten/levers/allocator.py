@@ -62,7 +62,6 @@ def find(name: str, env: Mapping[str, str]) -> str | None:
 
 
 def _preloaded(context: ScriptContext) -> str:
-    """Return the allocator that the user preloads already, or nothing."""
     paths = context.traits.preloaded.replace(":", " ").split()
     return next((os.path.basename(path) for path in paths if "malloc" in path), "")
 

@@ -64,7 +64,6 @@ def why_not(context: ScriptContext) -> str:
 
 
 def _why_not_scaled(context: ScriptContext) -> str:
-    """Say why the losses of a script cannot be scaled; empty where they can."""
     name = context.traits.optimizer.name
     if name is None:
         return "the script updates its weights by hand, where gradients that overflow would be used"

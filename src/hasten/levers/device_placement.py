@@ -219,7 +219,6 @@ class Placement:
             getattr(torch.get_device_module(self._device), "empty_cache", int)()
 
     def _is_on(self) -> bool:
-        """Return whether operations pass through our mode now."""
         return self._mode is not None and _overrides()._get_current_function_mode() is self._mode
 
     def _moved(self, tensor: Any) -> Any:
@@ -340,7 +339,6 @@ def _enter_mode() -> Any:
 
 
 def _is_written(name: str) -> bool:
-    """Return whether a function writes to its first tensor, by its name."""
     return name in _ASSIGNED or (name.endswith("_") and not name.endswith("__"))
 
 
@@ -362,7 +360,6 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
 
 
 def _place(training: Training, setting: str) -> list[Callable[[], None]]:
-    """Hook into root calls, optimizers and the writing of checkpoints."""
     import torch
 
     placement = Placement(setting, training.excuse)

@@ -95,7 +95,6 @@ def _shares_memory(parameters: Sequence[Any]) -> bool:
 
 
 def _choose(optimizer: Any) -> Mapping[str, Any] | str:
-    """Return the option, or why this optimizer cannot have it."""
     name, groups = type(optimizer).__name__, optimizer.param_groups
     if not _known(optimizer):
         return f"torch has no multi-tensor form of {name}"

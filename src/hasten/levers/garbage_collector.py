@@ -39,7 +39,6 @@ _MOST_SHARE_RATIO = 0.9
 
 
 def _share_ratio(context: ScriptContext) -> float | None:
-    """Return the share of a step that collections take; None where nobody timed them."""
     spent_s = context.traits.collector.step_s
     if spent_s is None or context.baseline is None:
         return None
@@ -47,7 +46,6 @@ def _share_ratio(context: ScriptContext) -> float | None:
 
 
 def _set_by_the_script(enabled: bool | None, threshold_count: int | None, frozen_count: int) -> str:
-    """Return what the script has done to the collector, or nothing."""
     if enabled is False:
         return "the script has switched the collector off"
     if threshold_count not in (None, *_STOCK_COUNTS):

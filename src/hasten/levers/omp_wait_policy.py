@@ -58,7 +58,6 @@ def _runtimes(context: ScriptContext) -> list[str]:
 
 
 def _own(context: ScriptContext) -> list[str]:
-    """Return the variables with which somebody has set a policy already."""
     found = context.traits.openmp_variables
     return [name for name in _deciding(_runtimes(context)) if name in found]
 
@@ -127,7 +126,6 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
 
 
 def _loaded() -> set[str]:
-    """Return the OpenMP runtimes of this process."""
     try:
         return set(_RUNTIME.findall(_MAPS.read_text(errors="replace")))
     except OSError:

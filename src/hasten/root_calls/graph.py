@@ -174,7 +174,6 @@ def inductor(mode: str) -> Compiler:
 
 
 def _compiled(front: Any, graph: Any, inputs: Any, chosen: Any) -> Callable[..., Any]:
-    """Load a graph from torch's cache, or compile it."""
     with cached_start() as miss:
 
         def compile_inner(graph: Any, inputs: Any, **told: Any) -> Any:
@@ -250,7 +249,6 @@ def _keeps_order() -> bool:
 
 
 def _value(node: Any) -> Any:
-    """Return what a node gives, or the first of its results."""
     value = node.meta.get("val")
     return value[0] if isinstance(value, (list, tuple)) and value else value
 
@@ -263,7 +261,6 @@ def _dimension_count(node: Any) -> int:
 
 
 def _is_last(node: Any) -> bool:
-    """Return whether an input is channels-last and not also channels-first."""
     if _dimension_count(node) not in (4, 5):
         return False
     shape, strides = _value(node).shape, _value(node).stride()

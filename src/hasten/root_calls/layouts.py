@@ -80,7 +80,6 @@ def guard_kind() -> Any:
 
 
 def _plain_strides(shape: Any) -> tuple[int, ...]:
-    """Return the strides of a new tensor."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -178,7 +177,6 @@ def _kept_count() -> int:
 
 
 def _is_held(hold: Callable[[], Any]) -> bool:
-    """Return whether Python code can still get at a tensor."""
     tensor = hold()
     if tensor is None:
         return False

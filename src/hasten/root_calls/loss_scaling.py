@@ -86,7 +86,6 @@ class LossScaling:
     def _backward(
         self, original: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Answer `torch.autograd.backward`."""
         roots, given = _listed(tensors, grad_tensors)
         names = ("retain_graph", "create_graph", "grad_variables", "inputs")
         asked = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -222,7 +221,6 @@ def _listed(tensors: Any, gradients: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _times(scale: Any, roots: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-    """Return the gradients that a scaled pass begins with."""
     import torch
 
     pairs = zip(roots, given, strict=True)

@@ -123,13 +123,13 @@ def _streams() -> Iterator[tuple[Any, str, Any]]:
 
     cuda: Any = torch.cuda
     instead: tuple[tuple[str, Any], ...] = (
-        ("Stream", _HostStream), ("Event", _HostEvent), ("device", nullcontext),
+        ("Stream", _Finished), ("Event", _Finished), ("device", nullcontext),
     )  # fmt: skip
     for name, kind in instead:
         original = getattr(cuda, name)
         yield cuda, name, _made_by(original, _unless_cuda(original, kind), kind)
     for name in ("current_stream", "default_stream"):
-        yield cuda, name, _unless_cuda(getattr(cuda, name), _HostStream)
+        yield cuda, name, _unless_cuda(getattr(cuda, name), _Finished)
     yield cuda, "stream", _unless_cuda(cuda.stream, nullcontext)
     yield torch.Tensor, "record_stream", _unless_cuda(torch.Tensor.record_stream, lambda: None)
 
@@ -207,7 +207,6 @@ def _load(original: Callable[..., Any], target: str) -> Callable[..., Any]:
 
 
 def _memory() -> tuple[int, int]:
-    """Return the bytes of this machine that are free, and all of them."""
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     return page_bytes * os.sysconf("SC_AVPHYS_PAGES"), page_bytes * os.sysconf("SC_PHYS_PAGES")
 
@@ -221,7 +220,6 @@ def _properties() -> Any:
 
 
 def _no_state() -> Any:
-    """Return the state of a generator that is not here."""
     import torch
 
     return torch.ByteTensor()
@@ -240,12 +238,11 @@ def _unless_cuda(original: Callable[..., Any], make: Callable[[], Any]) -> Calla
     return lambda *args, **kwargs: original(*args, **kwargs) if _has_cuda() else make()
 
 
-# ---- CUDA's streams and events on the CPU, where a call returns when it is done
+class _Finished:
+    """A stream or event of CUDA's for a script on the CPU, where a call returns when it is done."""
 
-
-class _HostStream:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
+        self._at_s = 0.0
 
     def query(self) -> bool:
         return True
@@ -253,34 +250,21 @@ class _HostStream:
     def synchronize(self, *args: Any) -> None:
         pass
 
-    wait_event = wait_stream = synchronize
-
-    def record_event(self, event: _HostEvent | None = None) -> _HostEvent:
-        event = event or _HostEvent()
-        event.record()
-        return event
-
-    def __enter__(self) -> _HostStream:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        pass
-
-
-class _HostEvent:
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._at_s = 0.0
+    wait = wait_event = wait_stream = synchronize
 
     def record(self, stream: Any = None) -> None:
         self._at_s = time.perf_counter()
 
-    def query(self) -> bool:
-        return True
+    def record_event(self, event: _Finished | None = None) -> _Finished:
+        event = event or _Finished()
+        event.record()
+        return event
 
-    def synchronize(self, *args: Any) -> None:
-        pass
-
-    wait = synchronize
-
-    def elapsed_time(self, end: _HostEvent) -> float:
+    def elapsed_time(self, end: _Finished) -> float:
         return 1e3 * (end._at_s - self._at_s)
+
+    def __enter__(self) -> _Finished:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass

@@ -112,7 +112,6 @@ class Twins:
         return result
 
     def _wanted(self, root: Root, key: Any, module: Any) -> Any:
-        """Return what to compile for a call that has no compiled form, None for nothing."""
         if root.why_plain:
             root.give_up(RuntimeError(root.why_plain))
         elif next(module.parameters(), None) is None:

@@ -67,7 +67,6 @@ def _sequence_like(value: Any, parts: list[Any]) -> Any:
 
 
 def _changed_parts(own: dict[Any, Any], change: Callable[[Any], Any]) -> dict[Any, Any]:
-    """Return those of the named parts that change."""
     parts = {name: with_tensors(part, change) for name, part in own.items()}
     return {name: part for name, part in parts.items() if part is not own[name]}
 

@@ -32,7 +32,6 @@ def normalize(*, exchange: Exchange, **given: Any) -> Any:
 
 
 def _statistics_dtype(x: Any) -> Any:
-    """Return the dtype of statistics: float32 for inputs of fewer bits."""
     import torch
 
     return torch.float64 if x.dtype == torch.float64 else torch.float32

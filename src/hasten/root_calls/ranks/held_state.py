@@ -44,7 +44,6 @@ class HeldState:
         self.unwatchable = self._unwatchable({id(part) for part in submodules})
 
     def _unwatchable(self, known: set[int]) -> str:
-        """Say what the model has that cannot be watched; empty for nothing."""
         import torch
 
         for value in self._values:

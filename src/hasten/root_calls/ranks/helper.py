@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.ranks.graph import gradients
-from hasten.root_calls.ranks.memory import NoRoomError, room_bytes
+from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.ranks.messages import (
     Backward,
     Failed,
@@ -114,8 +114,7 @@ class Helper:
                 is_forward = isinstance(message, Forward)
                 reply: Any = self._forward(message) if is_forward else self._backward(message)
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                reply = Failed(reason, isinstance(error, NoRoomError))
+                reply = Failed(f"{type(error).__name__}: {error}")
             self._connection.send(reply)
 
     def _forward(self, message: Forward) -> ShareOutputs:

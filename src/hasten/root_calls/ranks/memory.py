@@ -21,10 +21,6 @@ class TensorPlace(NamedTuple):
     dtype: Any
 
 
-class NoRoomError(Exception):
-    """A region is too small for what was put into it."""
-
-
 def room_bytes(tensors: Iterable[Any]) -> int:
     """Return the bytes that tensors take in a region."""
     return sum(_rounded(tensor.numel() * tensor.element_size()) for tensor in tensors)
@@ -50,7 +46,7 @@ class Region:
         place = TensorPlace(self.used_bytes, tuple(like.shape), tuple(stride), like.dtype)
         end_bytes = self.used_bytes + _rounded(like.numel() * like.element_size())
         if end_bytes > self.size_bytes:
-            raise NoRoomError
+            raise RuntimeError("tensors do not fit into the memory of messages")
         self.used_bytes = end_bytes
         return place
 

@@ -77,10 +77,9 @@ class Gradients(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A share could not be computed, or its tensors did not fit into the memory of messages."""
+    """A share could not be computed."""
 
     reason: str
-    no_room: bool
 
 
 class _Pickler(pickle.Pickler):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from hasten.root_calls.model_code import writes_out
 from hasten.root_calls.own_code import second_derivatives
 from hasten.root_calls.ranks.batch import Join, batch_size
 from hasten.root_calls.ranks.examine import examine, messages_bytes
-from hasten.root_calls.ranks.memory import NoRoomError, room_bytes
+from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.ranks.messages import RootCall, Surroundings
 from hasten.root_calls.ranks.served import SharedModel
 from hasten.root_calls.ranks.share import Share
@@ -163,7 +162,6 @@ class Ranks:
             root.why_not = f"helpers would have to be forked again too often: {changed}"
 
     def _look(self, root: _Root, module: Any) -> None:
-        """Look at a model, and again whenever a hook was registered."""
         from torch.utils.hooks import RemovableHandle
 
         serial = RemovableHandle.next_id
@@ -178,7 +176,6 @@ class Ranks:
             root.why_not = f"helpers give no gradients of gradients, and {where}"
 
     def _unfit(self, module: Any) -> str:
-        """Say why a model cannot be copied to helpers; empty if it can."""
         import torch
 
         tensors = [*module.parameters(), *others_in(module)]
@@ -204,8 +201,6 @@ class Ranks:
         return Surroundings(torch.is_grad_enabled(), autocast, torch.get_num_threads())
 
     def _examine(self, root: _Root, root_call: RootCall, loose: Any, exact: Any) -> Any:
-        """Make a call in one process and in several; note whether they agree."""
-
         def start(one: RootCall, room_bytes: int) -> SharedModel:
             if one.module is not root_call.module:
                 return self._forked(one, room_bytes)
@@ -252,10 +247,7 @@ class Ranks:
             found = served.answer(root_call, state)
         except Exception as error:
             root.served = None
-            if isinstance(error, NoRoomError):
-                known.message_ratio *= 2
-            else:
-                root.why_not = str(error) or type(error).__name__
+            root.why_not = str(error) or type(error).__name__
             if served is not None:
                 served.close(str(error))
         else:
@@ -307,10 +299,6 @@ def _marked(tensors: list[Any]) -> frozenset[tuple[int, bool]]:
 
 
 def _available_bytes() -> int:
-    """Return the memory that is left; without bound where the system does not tell."""
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return sys.maxsize
+    with open("/proc/meminfo") as file:
+        lines = dict(line.split(":", 1) for line in file)
+    return int(lines["MemAvailable"].split()[0]) * 1024

@@ -16,7 +16,7 @@ from hasten.root_calls.ranks.exchange import Exchange, LostRankError
 from hasten.root_calls.ranks.graph import functions
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import Helper, fork
-from hasten.root_calls.ranks.memory import NoRoomError, Region, TensorPlace, room_bytes
+from hasten.root_calls.ranks.memory import Region, TensorPlace, room_bytes
 from hasten.root_calls.ranks.messages import (
     Backward,
     Failed,
@@ -62,7 +62,6 @@ class HelperProcess:
 
         Raises:
             LostRankError: the helper is gone or stuck, or its share could not be computed.
-            NoRoomError: its answer does not fit.
         """
         # Slices are counted, not seconds: all processes of a trial may be stopped meanwhile.
         if not any(self._connection.poll(_SLICE_S) for _ in range(_PATIENCE_COUNT)):
@@ -72,8 +71,6 @@ class HelperProcess:
         except (EOFError, OSError):
             raise LostRankError("a helper of the model is gone") from None
         if isinstance(answer, Failed):
-            if answer.no_room:
-                raise NoRoomError
             raise LostRankError(f"a helper of the model failed: {answer.reason}")
         return answer
 
@@ -162,7 +159,6 @@ class SharedModel:
 
         Raises:
             LostRankError: a helper failed.
-            NoRoomError: the tensors of a message do not fit.
         """
         self._is_published = False
         self.lost = "a call was interrupted"
@@ -222,7 +218,7 @@ class SharedModel:
         """Return the outputs of each helper, joined to the script's graph."""
         for helper, reply in zip(self._helpers, replies, strict=True):
             if reply.backward_bytes > helper.region.size_bytes:
-                raise NoRoomError
+                raise LostRankError("gradients do not fit into the memory of messages")
             shared.given += [(helper, tensor) for tensor in reply.tensors]
         differentiable = [tensor.requires_grad for _, tensor in shared.given]
         if token is None or not any(differentiable):
@@ -266,7 +262,6 @@ class SharedModel:
         return taken
 
     def _take_gradients(self, shared: SharedCall) -> None:
-        """Wait for the gradients of a call, unless they have come."""
         if self._pending is not shared:
             return
         self._pending = None
