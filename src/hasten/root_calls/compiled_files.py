@@ -31,16 +31,12 @@ def cached_start() -> Iterator[Callable[[], None]]:
             code._precompile_header = precompile
 
     if precompile is not None:
-        code._precompile_header = _as_it_is
+        code._precompile_header = lambda header, *_, **__: header
     try:
         with _remembered_probes(code.cache_dir()):
             yield miss
     finally:
         miss()
-
-
-def _as_it_is(header: str, *_: Any, **__: Any) -> str:
-    return header
 
 
 @contextmanager

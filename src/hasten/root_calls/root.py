@@ -48,11 +48,6 @@ class Root:
         self._retired_count = 0
         self._often_ratio = _OFTEN_RATIO if patience_count else _AT_ONCE_RATIO
 
-    @property
-    def looked_at(self) -> bool:
-        """Whether the module was there to be looked at: a lazy one is not before its first call."""
-        return self.hook_serial >= 0
-
     def state_kind(self, module: Any) -> int:
         """Return a number for which weights train now, their memory layout, and the module's code.
 
@@ -60,9 +55,12 @@ class Root:
         again if the dicts of their modules are unchanged
         (https://github.com/pytorch/pytorch/issues/139476), nor at the methods of a class.
         """
+        import torch
+
         weights = [weight for held in self._weights if (weight := held()) is not None]
         if not weights or len(weights) < len(self._weights):
-            weights = [] if uninitialized(module) else _dense(module)
+            weights = [] if uninitialized(module) else list(module.parameters())
+            weights = [weight for weight in weights if weight.layout is torch.strided]
             self._weights = list(map(ref, weights))
             self._methods = _methods(module)
         self.trains = any(weight.requires_grad for weight in weights)
@@ -142,12 +140,6 @@ def _methods(module: Any) -> list[tuple[Any, str]]:
         if type(value) is FunctionType
         and (name == "forward" or not kind.__module__.startswith("torch."))
     ]
-
-
-def _dense(module: Any) -> list[Any]:
-    import torch
-
-    return [weight for weight in module.parameters() if weight.layout is torch.strided]
 
 
 # ---- which outputs of a module the script trains, and which weights lie behind each of them

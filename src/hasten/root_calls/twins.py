@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.calls import loosen, signature
@@ -46,7 +46,7 @@ class Twins:
         self._patience_count = 0 if training.at_once else patience_count
         self._roots: Any = WeakIdKeyDictionary()  # modules may be equal
         self._plain = plain_surroundings()
-        self._kept_donation: bool | None = None
+        self._donation = ExitStack()
         self._own_hooks_count = 0
 
     def attach(self) -> Callable[[], None]:
@@ -56,7 +56,7 @@ class Twins:
         def detach() -> None:
             undo()
             self._roots.clear()
-            self._let_donate()
+            self._donation.close()
 
         return detach
 
@@ -116,7 +116,7 @@ class Twins:
             root.give_up(RuntimeError(root.why_plain))
         elif next(module.parameters(), None) is None:
             root.give_up(None)
-        elif root.looked_at and root.trains:
+        elif root.hook_serial >= 0 and root.trains:  # a lazy module has not been looked at
             return root.wanted(key)
         return None
 
@@ -177,14 +177,8 @@ class Twins:
         setting when it compiles, and again in each backward pass.
         """
         settings: Any = importlib.import_module("torch._functorch.config")
-        if self._kept_donation is None and hasattr(settings, "donated_buffer"):
-            self._kept_donation = settings.donated_buffer
-            settings.donated_buffer = False
-
-    def _let_donate(self) -> None:
-        if self._kept_donation is not None:
-            settings: Any = importlib.import_module("torch._functorch.config")
-            settings.donated_buffer, self._kept_donation = self._kept_donation, None
+        if hasattr(settings, "donated_buffer") and settings.donated_buffer:
+            self._donation.enter_context(settings.patch(donated_buffer=False))
 
 
 def _autocast() -> tuple[Any, ...]:

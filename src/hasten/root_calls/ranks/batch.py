@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.root_calls.calls import nodes_behind
-from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,16 +51,6 @@ def split(size: int, count: int) -> list[Span]:
     """
     ends = [size * place // count for place in range(count + 1)]
     return [Span(low, high, size) for low, high in pairwise(ends)]
-
-
-def batch_size(tensors: Sequence[Any]) -> int:
-    """Return the samples in a batch: the first dimension of the first tensor that has any."""
-    return next((len(tensor) for tensor in tensors if tensor.dim()), 0)
-
-
-def share_of(value: Any, span: Span) -> Any:
-    """Return the value with one share of each tensor that has the batch's first dimension."""
-    return with_tensors(value, lambda tensor: cut(tensor, span))
 
 
 def cut(tensor: Any, span: Span) -> Any:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hasten.root_calls.calls import leaves_among, nodes_behind
 from hasten.root_calls.own_code import partial_gradients
 from hasten.root_calls.ranks.batch import find_join, is_near
-from hasten.root_calls.ranks.graph import gradients
 from hasten.root_calls.ranks.held_state import HeldState
+from hasten.root_calls.ranks.helper import gradients
 from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.snapshot import Snapshot, states, went_on
 from hasten.root_calls.values import tensors_in, with_tensors

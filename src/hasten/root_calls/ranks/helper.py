@@ -13,7 +13,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hasten.root_calls.ranks.graph import gradients
 from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.ranks.messages import (
     Backward,
@@ -28,7 +27,7 @@ from hasten.root_calls.ranks.share import Share
 from hasten.root_calls.values import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
     from hasten.root_calls.ranks.exchange import Exchange
@@ -103,7 +102,7 @@ class Helper:
         for owner, name, answer in self._share.answers():
             module = importlib.import_module(owner)
             setattr(module, name, partial(answer, getattr(module, name)))
-        self._exchange.become(rank)
+        self._exchange.rank = rank
         self._weights.use(rank)
         while True:
             try:
@@ -181,3 +180,20 @@ class Helper:
                 None if grad is None else self._region.put(grad) for grad in found[len(weights) :]
             ),
         )
+
+
+def gradients(
+    outputs: Sequence[Any], given: Sequence[Any], tensors: Sequence[Any], *, keeps_graph: bool
+) -> tuple[Any, ...]:
+    """Return the gradients of outputs by tensors, None where there is none.
+
+    What `torch.autograd.grad` does, which is watched for the script's calls.
+    """
+    import torch
+
+    engine: Any = torch.autograd.Variable._execution_engine
+    found: tuple[Any, ...] = engine.run_backward(
+        tuple(outputs), tuple(given), keeps_graph, False, tuple(tensors), allow_unreachable=True,
+        accumulate_grad=False,
+    )  # fmt: skip
+    return found

@@ -12,7 +12,7 @@ from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
 from hasten.root_calls.model_code import writes_out
 from hasten.root_calls.own_code import second_derivatives
-from hasten.root_calls.ranks.batch import Join, batch_size
+from hasten.root_calls.ranks.batch import Join
 from hasten.root_calls.ranks.examine import examine, messages_bytes
 from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.ranks.messages import RootCall, Surroundings
@@ -119,7 +119,7 @@ class Ranks:
         self._look(root, module)
         key = None if root.is_loss or root.why_not else signature((args, kwargs))
         tensors = [] if key is None else tensors_in((args, kwargs))
-        size = batch_size(tensors)
+        size = next((len(tensor) for tensor in tensors if tensor.dim()), 0)
         if size < self._rank_count:
             self._excuse(root)
             return call(args, kwargs)

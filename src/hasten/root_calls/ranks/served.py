@@ -7,13 +7,13 @@ import signal
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
-from hasten.root_calls.ranks.batch import cut, joined, share_of, split
+from hasten.root_calls.ranks.batch import cut, joined, split
 from hasten.root_calls.ranks.exchange import Exchange, LostRankError
-from hasten.root_calls.ranks.graph import functions
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import Helper, fork
 from hasten.root_calls.ranks.memory import Region, TensorPlace, room_bytes
@@ -173,7 +173,8 @@ class SharedModel:
         self._number += 1
         tensors = self._send(root_call, surroundings, spans)
         shared, token = self._collect(tensors, spans, surroundings.with_grad)
-        args, kwargs = share_of((root_call.args, root_call.kwargs), spans[0])
+        given = root_call.args, root_call.kwargs
+        args, kwargs = with_tensors(given, lambda tensor: cut(tensor, spans[0]))
         with self._share.of(spans[0], self._exchange):
             own = root_call.call(args, kwargs)
         found = tensors_in(own)
@@ -303,3 +304,52 @@ def _rows(module: Any, rank_count: int) -> Any:
     rows = torch.empty(rank_count + 1, width, dtype=torch.float64, device="meta")
     region = Region(room_bytes([rows]))
     return region.at(region.reserve(rows))
+
+
+# ---- how the shares of helpers stand in the script's graph
+
+
+@cache
+def functions() -> tuple[Any, Any]:
+    """Return the two ends of the helpers' shares; `call` is a `served.SharedCall`.
+
+    `collect(call, *tensors)` returns a token, through which gradients flow to them.
+    `deliver(call, token, differentiable)` returns the helpers' outputs; the last argument says of
+    each whether a gradient goes through it.
+
+    Autograd runs what was made last first: `deliver`, made after the script's own share, sends the
+    gradients of the outputs to the helpers; the own share follows, and `collect`, made before it,
+    waits for the helpers' gradients. They are added to those of the own share before any weight
+    sees them.
+    """
+    import torch
+    from torch.autograd.function import once_differentiable
+
+    class Collect(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, call: Any, *tensors: Any) -> Any:
+            ctx.call = call
+            return torch.zeros(())
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, grad: Any) -> Any:
+            return (None, *ctx.call.served.gradients(ctx.call))
+
+    class Deliver(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, call: Any, token: Any, differentiable: Any) -> Any:
+            ctx.call = call
+            ctx.set_materialize_grads(False)
+            outputs = call.outputs()
+            pairs = zip(outputs, differentiable, strict=True)
+            ctx.mark_non_differentiable(*(output for output, is_one in pairs if not is_one))
+            return tuple(outputs)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *grads: Any) -> Any:
+            ctx.call.served.send_back(ctx.call, grads)
+            return None, torch.zeros(()), None
+
+    return Collect.apply, Deliver.apply
