@@ -287,7 +287,6 @@ def _at(tensor: Any, device: Any) -> Any:
 
 @cache
 def _makes_tensors(kind: type) -> bool:
-    """Return whether the methods of a class name a function that makes tensors out of nothing."""
     from torch.utils._device import _device_constructors
 
     if kind.__module__.startswith("torch."):

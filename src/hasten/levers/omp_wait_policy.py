@@ -52,7 +52,6 @@ def _deciding(runtimes: Iterable[str]) -> list[str]:
 
 
 def _runtimes(context: ScriptContext) -> list[str]:
-    """Return the OpenMP and BLAS libraries that the script loads, as far as they are known."""
     found = [one.name for one in context.machine.torch.runtimes] if context.machine.torch else []
     return [*found, "libiomp5"] if "iomp5" in context.traits.preloaded else found
 

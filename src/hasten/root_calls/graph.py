@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
+import platform
 import shutil
 import warnings
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPILED_KEY, TORCHS_CACHE
-from hasten.root_calls.compiled_files import cached_start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     Compiler = Callable[[Any, Any], Callable[..., Any]]
 
+_PROBES = "hasten-probes"
 _CHECKPOINT, _ASSERTION = "tag_activation_checkpoint", "_assert_async"
 _TRACED_UNDER = {
     "skip_tensor_guards_with_matching_dict_tags": False,  # else it misses weights that changed
@@ -109,7 +111,6 @@ def _refuse(graph: Any) -> None:
 
 
 def _behind(graph: Any, inputs: Any) -> set[int]:
-    """Return which of the inputs get a gradient from the outputs of a graph, by their ids."""
     nodes = list(graph.graph.nodes)
     places = (node for node in nodes if node.op == "placeholder")
     given = {node: id(value) for node, value in zip(places, inputs, strict=True)}
@@ -204,6 +205,67 @@ def _other_cxx() -> str | None:
     if "CXX" in os.environ or shutil.which("g++"):
         return None
     return shutil.which("clang++")
+
+
+# ---- torch's compiler cache: what a process need not do again because its files are there
+
+
+@contextmanager
+def cached_start() -> Iterator[Callable[[], None]]:
+    """Have a graph that is in torch's cache loaded, without asking the C++ compiler again.
+
+    Inside, torch believes what it found out about the vector instructions of this machine in an
+    earlier process, and headers are not precompiled before there is something to compile: before
+    the function is called that this yields.
+    """
+    code: Any = importlib.import_module("torch._inductor.codecache")
+    precompile = getattr(code, "_precompile_header", None)
+
+    def miss() -> None:
+        if precompile is not None:
+            code._precompile_header = precompile
+
+    if precompile is not None:
+        code._precompile_header = lambda header, *_, **__: header
+    try:
+        with _remembered_probes(code.cache_dir()):
+            yield miss
+    finally:
+        miss()
+
+
+@contextmanager
+def _remembered_probes(place: str) -> Iterator[None]:
+    """Have each probe of an instruction set that succeeded noted, and not made again.
+
+    Such a probe starts a process that loads a library, for each set that the CPU says it has.
+    """
+    try:
+        sets: Any = importlib.import_module("torch._inductor.cpu_vec_isa")
+        probe: Callable[[Any, str], bool] = sets.VecISA.check_build
+        fingerprint: Callable[[str], str] = sets._get_isa_dry_compile_fingerprint
+    except (ImportError, AttributeError):  # another torch
+        yield
+        return
+
+    def check_build(self: Any, code: str) -> bool:
+        known = (str(self), code, fingerprint(self.build_arch_flags()), sets.__file__)
+        key = hashlib.sha256(repr((*known, platform.node())).encode()).hexdigest()
+        note = os.path.join(place, _PROBES, key)
+        if os.path.exists(note):
+            return True
+        works = probe(self, code)
+        if works:
+            with suppress(OSError):
+                os.makedirs(os.path.dirname(note), exist_ok=True)
+                open(note, "w").close()
+        return works
+
+    sets.VecISA.check_build = check_build
+    try:
+        yield
+    finally:
+        sets.VecISA.check_build = probe
 
 
 # ---- where compiled code would draw random numbers other than plain torch's

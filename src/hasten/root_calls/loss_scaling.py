@@ -229,7 +229,6 @@ def _times(scale: Any, roots: Sequence[Any], given: Sequence[Any]) -> list[Any]:
 
 
 def _gradients(tensors: Iterable[Any]) -> list[Any]:
-    """Return the numbers of the gradients that there are, each once."""
     import torch
 
     found = {}

@@ -142,7 +142,6 @@ def other_draws(module: Any) -> str:
 
 
 def _is_systems(code: CodeType, module: ModuleType) -> bool:
-    """Return whether code may ask the system for random bytes by way of a module."""
     is_torch = module.__name__.partition(".")[0] == "torch"
     return not is_torch and not _SYSTEM_DRAWS.isdisjoint(code.co_names)
 

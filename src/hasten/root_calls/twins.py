@@ -104,7 +104,6 @@ class Twins:
         return result
 
     def _plainly(self, root: Root, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
-        """Make a call with plain torch, and see whether it draws from other generators."""
         before = None if root.given_up or root.why_plain else states()
         result = call(args, kwargs)
         if before is not None and went_on(before):

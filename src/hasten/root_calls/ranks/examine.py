@@ -96,11 +96,7 @@ def _call_plainly(root_call: RootCall) -> _PlainCall:
 
 
 def _prove(root_call: RootCall, plain: _PlainCall, start: Start) -> bool:
-    """Return whether a copy in double precision gives the same; False if there can be none.
-
-    Raises:
-        _DiffersError: it gives something else.
-    """
+    """Return whether a copy in double precision gives the same; False if there can be none."""
     import torch
 
     if room_bytes(root_call.module.parameters()) > _LARGEST_COPY_BYTES:
@@ -144,11 +140,7 @@ def _kept(module: Any) -> dict[int, Any]:
 def _compare(
     root_call: RootCall, plain: _PlainCall, start: Start, tolerance: float
 ) -> tuple[Any, tuple[Join, ...]]:
-    """Make a call in several processes; return what it gave, and how that follows from shares.
-
-    Raises:
-        _DiffersError: they differ by more than rounding.
-    """
+    """Make a call in several processes; return what it gave, and how that follows from shares."""
     import torch
 
     outputs = tensors_in(plain.result)
@@ -216,11 +208,6 @@ def _unfit(root_call: RootCall, result: Any) -> str:
 
 
 def _compare_forms(expected: Any, found: Any) -> None:
-    """Check that two results are alike but for the values in their tensors.
-
-    Raises:
-        _DiffersError: one has something that is another in a share, or may be.
-    """
     import torch
 
     if type(expected) is not type(found):
@@ -239,7 +226,6 @@ def _compare_forms(expected: Any, found: Any) -> None:
 
 
 def _parts(value: Any) -> dict[Any, Any] | None:
-    """Return what is in a container, by names or places; None if it is none."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, (list, tuple)):

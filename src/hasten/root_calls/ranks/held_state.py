@@ -95,7 +95,6 @@ class HeldState:
         return found
 
     def _names(self) -> Iterator[str]:
-        """Yield a name for each value in `_now`, for messages."""
         for space in self._spaces:
             if isinstance(space, (list, set, deque)):
                 yield from ["an element"] * len(space)
@@ -132,7 +131,6 @@ def _spaces_in(spaces: list[Any]) -> list[Any]:
 
 
 def _variables_of(module: Any) -> list[Variable]:
-    """Return the variables that the code of a model reads, and that are no code themselves."""
     named = (one for code, space in model_code(module) for one in named_in(code, space))
     found = {(id(where), name): (where, name) for where, name in named}
     return [(where, name) for where, name in found.values() if not isinstance(where[name], _CODE)]
