@@ -54,9 +54,6 @@ class Graph:
         compiler: turns an FX graph and its inputs into something that can be called.
         changing: compile for changing shapes.
         reached: the ids of the weights behind what plain torch gives; None if they are unknown.
-
-    Attributes:
-        missed_count: how many of the latest runs in a row the compiled code did not apply to.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class Graph:
     ) -> None:
         import torch
 
-        self.missed_count = 0
+        self.missed_count = 0  # latest runs in a row to which the compiled code did not apply
         self._runs = runs = [0]
 
         def backend(graph: Any, inputs: Any) -> Callable[..., Any]:

@@ -121,23 +121,15 @@ class LossScaling:
 
         if has_closure and self._roots:
             self._give_up("the script hands a closure to its optimizer, which cannot leave it out")
-        flags = self._take_flags(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        known = [(p, self._flags.pop(id(p), None)) for p in parameters]
+        flags = {id(flag): flag for p, flag in known if p.grad is not None and flag is not None}
         if not flags:
             return None
-        first, *others = flags
+        first, *others = flags.values()
         for other in others:
             first = torch.maximum(first, other.to(first.device))
         return first
-
-    def _take_flags(self, optimizer: Any) -> list[Any]:
-        """Return what is known of the gradients of an optimizer, and forget it."""
-        flags: dict[int, Any] = {}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                flag = self._flags.pop(id(parameter), None)
-                if parameter.grad is not None and flag is not None:
-                    flags[id(flag)] = flag
-        return list(flags.values())
 
     # ---- the scale
 

@@ -24,16 +24,14 @@ class Exchange:
 
     Args:
         rows: float64 of shape (ranks + 1, 1 + numbers), in shared memory.
-
-    Attributes:
-        rank: of this process; 0 for that of the script.
-        checks: called now and then while this process waits; they raise if others will not come.
     """
 
     def __init__(self, rows: Any) -> None:
         context = get_context("fork")
         self._values, self._result = rows[:-1], rows[-1]
-        self.rank = self._number = 0
+        self.rank = 0  # of this process; 0 for that of the script
+        self._number = 0
+        # Called now and then while this process waits; they raise if others will not come.
         self.checks: Sequence[Callable[[], None]] = ()
         self._there = [context.Semaphore(0) for _ in range(len(rows) - 2)]
         self._go_on = [context.Semaphore(0) for _ in range(len(rows) - 2)]

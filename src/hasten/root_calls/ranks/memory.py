@@ -27,15 +27,11 @@ def room_bytes(tensors: Iterable[Any]) -> int:
 
 
 class Region:
-    """One anonymous mapping; nothing of it is left when its processes have ended.
-
-    Attributes:
-        used_bytes: where the next tensor will lie; what lies behind it may be overwritten.
-    """
+    """One anonymous mapping; nothing of it is left when its processes have ended."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = max(size_bytes, mmap.PAGESIZE)
-        self.used_bytes = 0
+        self.used_bytes = 0  # where the next tensor will lie; what is behind may be overwritten
         self._map = mmap.mmap(-1, self.size_bytes)
 
     def reserve(self, like: Any) -> TensorPlace:
