@@ -61,7 +61,7 @@ def trained(tmp_path_factory):
         assert not done.stderr
         return json.loads(done.stdout)
 
-    train.first = train()
+    train.cache, train.first = folder / "cache", train()
     return train
 
 
@@ -80,6 +80,18 @@ def test_a_second_run_compiles_nothing_and_starts_no_process_for_it(trained) -> 
     assert facts["aot"]["autograd_cache_hit"] == facts["aot"]["total"] == 1
     assert "fxgraph_cache_miss" not in facts["inductor"]
     assert all(command.endswith(ASKED) for command in facts["started"]), facts["started"]
+
+
+@pytest.mark.slow
+@pytest.mark.child
+@pytest.mark.parametrize(("names", "content"), [("*.main.so", ""), ("*.py", "(")])
+def test_a_file_that_does_not_load_is_compiled_again(trained, names, content) -> None:
+    broken = list(trained.cache.rglob(names))
+    assert len(broken) >= 2  # forward and backward
+    for path in broken:
+        path.write_text(content)
+    assert is_compiled(trained())
+    assert not any(path.read_bytes() == content.encode() for path in broken)
 
 
 def test_only_a_probe_that_succeeded_is_not_made_again(tmp_path, monkeypatch) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Compiler = Callable[[Any, Any], Callable[..., Any]]
 
 _PROBES = "hasten-probes"
+_MOST_DAMAGED_COUNT = 4
 _CHECKPOINT, _ASSERTION = "tag_activation_checkpoint", "_assert_async"
 _TRACED_UNDER = {
     "skip_tensor_guards_with_matching_dict_tags": False,  # else it misses weights that changed
@@ -172,6 +173,7 @@ def inductor(mode: str) -> Compiler:
 
 
 def _compiled(front: Any, graph: Any, inputs: Any, chosen: Any) -> Callable[..., Any]:
+    """Load a graph from torch's cache, or compile it; a file that does not load is made again."""
     with cached_start() as miss:
 
         def compile_inner(graph: Any, inputs: Any, **told: Any) -> Any:
@@ -179,10 +181,38 @@ def _compiled(front: Any, graph: Any, inputs: Any, chosen: Any) -> Callable[...,
             refuse_draws(graph)
             return front.compile_fx_inner(graph, inputs, **told)
 
-        compiled: Callable[..., Any] = front.compile_fx(
-            graph, inputs, inner_compile=compile_inner, config_patches=chosen
-        )
-        return compiled
+        def compile_all() -> Callable[..., Any]:
+            compiled: Callable[..., Any] = front.compile_fx(
+                graph, inputs, inner_compile=compile_inner, config_patches=chosen
+            )
+            return compiled
+
+        for _ in range(_MOST_DAMAGED_COUNT):
+            try:
+                return compile_all()
+            except Exception as error:
+                if not _remove_damaged(error):
+                    raise
+        return compile_all()
+
+
+def _remove_damaged(error: BaseException) -> bool:
+    """Remove the file of torch's cache that cannot be loaded; return whether there was one.
+
+    A run that was killed leaves half of one. Torch compiles again only what it cannot unpickle.
+    """
+    place = os.path.realpath(importlib.import_module("torch._inductor.codecache").cache_dir())
+    cause: BaseException | None = error
+    while cause is not None:
+        name = cause.path if isinstance(cause, ImportError) else None
+        name = cause.filename if isinstance(cause, SyntaxError) else name
+        path = os.path.realpath(name or place)
+        if path.startswith(place + os.sep):
+            with suppress(OSError):
+                os.unlink(path)
+                return True
+        cause = getattr(cause, "inner_exception", None) or cause.__cause__ or cause.__context__
+    return False
 
 
 def _keep_headers(shelf: str) -> None:
