@@ -179,7 +179,6 @@ class _Autocast:
 
 
 def _refused_loss(code: CodeType) -> str:
-    """Return the loss that autocast refuses but on a CPU, where the code of a model has it."""
     name = "binary_cross_entropy"
     return name if code.co_name == "forward" and name in code.co_names else ""
 

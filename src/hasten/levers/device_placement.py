@@ -342,7 +342,6 @@ def _is_written(name: str) -> bool:
 
 
 def _tensors(values: Any) -> Iterator[Any]:
-    """Yield the tensors among some values, and those in lists and tuples among them."""
     for value in values:
         if _is_tensor(value):
             yield value

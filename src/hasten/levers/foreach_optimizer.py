@@ -29,12 +29,6 @@ _WITH_FUSED_FORM = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 _SMALL_COUNT = 4096
 
 
-def _has_fused_form(context: ScriptContext) -> bool:
-    """Return whether one kernel can do the whole update, which is faster than any list."""
-    on_cpu = context.traits.model.device in (None, "cpu")
-    return on_cpu and context.traits.optimizer.name in _WITH_FUSED_FORM
-
-
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
     own = context.traits.optimizer
@@ -45,7 +39,7 @@ def why_not(context: ScriptContext) -> str:
         return f"torch has no multi-tensor form of {name}"
     if own.has_sparse_gradients:
         return f"torch has no multi-tensor form of {name} for sparse gradients"
-    if _has_fused_form(context):
+    if context.traits.model.device in (None, "cpu") and name in _WITH_FUSED_FORM:
         return f"torch has a fused {name}, which is faster than lists of tensors"
     at_once = own.is_fused or own.is_foreach
     return f"the script's {name} takes all tensors at once already" if at_once else ""

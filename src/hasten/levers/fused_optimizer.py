@@ -94,7 +94,6 @@ def _laid_out_alike(parameter: Any, state: Mapping[str, Any]) -> bool:
 
 
 def _free(group: dict[str, Any]) -> bool:
-    """Return whether the script's own options leave the choice of the kernel open."""
     return (
         group.get("fused", False) is None
         and not group.get("differentiable")

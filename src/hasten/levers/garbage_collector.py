@@ -53,15 +53,11 @@ def _set_by_the_script(enabled: bool | None, threshold_count: int | None, frozen
     return f"the script has frozen {frozen_count} objects" if frozen_count else ""
 
 
-def _own(context: ScriptContext) -> str:
-    own = context.traits.collector
-    return _set_by_the_script(own.is_enabled, own.threshold_count, own.frozen_count)
-
-
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
-    if own := _own(context):
-        return own
+    own = context.traits.collector
+    if why := _set_by_the_script(own.is_enabled, own.threshold_count, own.frozen_count):
+        return why
     share = _share_ratio(context)
     if share is None:
         return "the collections of a step were not timed"

@@ -38,14 +38,6 @@ def _root(module: Any, args: Any, kwargs: Any) -> Any:
     return module.forward(*args, **kwargs)
 
 
-def _copy_of_root() -> Callable[..., Any]:
-    """Return a copy of `_root` with its own code object, by which torch stores compiled code.
-
-    So a graph has one entry to check, and shares no recompilation limit with others.
-    """
-    return FunctionType(_root.__code__.replace(co_name="root"), globals())
-
-
 class Graph:
     """The module as one graph; if torch's own guards on it fail, plain torch runs.
 
@@ -78,9 +70,10 @@ class Graph:
             return counted
 
         dynamo: Any = importlib.import_module("torch._dynamo")
-        self._build = torch.compile(
-            _copy_of_root(), backend=backend, fullgraph=True, dynamic=changing
-        )
+        # Torch stores compiled code by code object: with one of its own, a graph has one entry to
+        # check, and shares no recompilation limit with others.
+        own = FunctionType(_root.__code__.replace(co_name="root"), globals())
+        self._build = torch.compile(own, backend=backend, fullgraph=True, dynamic=changing)
         self._run = dynamo.run(self._build)
 
     def build(self, module: Any, args: Any, kwargs: Any) -> Any:
@@ -100,7 +93,6 @@ class Graph:
 
 
 def _refuse(graph: Any) -> None:
-    """Raise where compiled code would draw other random numbers, or raise other errors."""
     names = {getattr(node.target, "__name__", "") for node in graph.graph.nodes}
     if _CHECKPOINT in names:
         raise RuntimeError("activations are checkpointed")
@@ -305,10 +297,12 @@ def refuse_draws(graph: Any) -> None:
         RuntimeError: its draws could come in another order or too late, or fill other places in
             memory.
     """
+    import torch
+
     drawn = [node for node in graph.graph.nodes if _draws(node)]
     if any(_draws_in_place(node) for node in drawn):
         raise RuntimeError("torch's compiler may read what the model draws before it is drawn")
-    if len(drawn) > 1 and not _keeps_order():
+    if len(drawn) > 1 and tuple(map(int, torch.__version__.split(".")[:2])) < _IN_ORDER:
         raise RuntimeError("this torch may draw the model's random numbers in another order")
     images = any(_dimension_count(node) in (4, 5) for node in drawn)
     if images and any(node.op == "placeholder" and _is_last(node) for node in graph.graph.nodes):
@@ -328,13 +322,6 @@ def _draws_in_place(node: Any) -> bool:
     """
     name = str(node.target).removeprefix("aten.")
     return name.startswith("bernoulli") and name not in ("bernoulli.default", "bernoulli.out")
-
-
-def _keeps_order() -> bool:
-    import torch
-
-    major, minor = torch.__version__.split(".")[:2]
-    return (int(major), int(minor)) >= _IN_ORDER
 
 
 def _value(node: Any) -> Any:

@@ -289,7 +289,6 @@ class Activations:
                     _lay_out(tensor)
 
     def _convolve(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Answer for a convolution, whose input is made channels-last if it is not."""
         import torch
 
         given = args[0] if args else kwargs.get("input")

@@ -164,8 +164,6 @@ def _made_by(original: Any, make: Callable[..., Any], instead: Any = ()) -> Any:
 def _with_device(
     original: Callable[..., Any], target: str, place: int | None = None
 ) -> Callable[..., Any]:
-    """Return a function whose `device`, by name or at a place, is here."""
-
     def answer(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is not None:
             kwargs["device"] = substitute(kwargs["device"], target)

@@ -80,7 +80,6 @@ def _is_own(path: str, started: tuple[str, ...]) -> bool:
 
 
 def _started() -> tuple[str, ...]:
-    """Return the folders of the packages that were started, if they are installed."""
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None) or ""
     names = [spec.name] if spec is not None else []

@@ -95,7 +95,6 @@ class Twins:
         return self._follow(root, kind, result, plain=False)
 
     def _follow(self, root: Root, kind: Any, result: Any, *, plain: bool) -> Any:
-        """Follow the outputs of a call, and count the hooks that this takes."""
         from torch.utils.hooks import RemovableHandle
 
         before = RemovableHandle.next_id

@@ -170,7 +170,6 @@ def _compare_numbers(expected: list[Any], found: list[Any], tolerance: float) ->
 
 
 def _numbers(root_call: RootCall, value: Any) -> list[Any]:
-    """Return the outputs of a call, and the gradients that they send to weights and inputs."""
     import torch
 
     outputs = tensors_in(value)
@@ -189,7 +188,6 @@ def _numbers(root_call: RootCall, value: Any) -> list[Any]:
 
 
 def _unfit(root_call: RootCall, result: Any) -> str:
-    """Say why the result of a model cannot come from several processes; empty where it can."""
     import torch
 
     if not tensors_in(result):
