@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hasten.lever import ScriptContext
-from hasten.levers.allocator import LEVER, find
+from hasten.levers.allocator import LEVER
 from hasten.protocol import Mode
 from hasten.records import Plan, Traits
 from hasten.testing import LAPTOP
@@ -37,13 +37,6 @@ def prefix(tmp_path, monkeypatch):
 
 def test_offers_what_is_installed(prefix) -> None:
     assert LEVER.settings(HERE) == ("jemalloc", "tcmalloc")
-
-
-def test_a_file_for_another_processor_is_no_library(prefix, monkeypatch) -> None:
-    (prefix / "lib/libjemalloc.so.2").write_bytes(b"\x7fELF\x01\x01" + bytes(60))
-    monkeypatch.setattr("hasten.levers.allocator._folders", lambda env: [prefix / "lib"])
-    assert find("jemalloc", os.environ) is None
-    assert find("tcmalloc", os.environ) == str(prefix / "lib/libtcmalloc.so.4")
 
 
 def test_leaves_an_allocator_of_the_users_own(prefix) -> None:

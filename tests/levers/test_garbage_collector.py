@@ -3,7 +3,7 @@
 import pytest
 
 from hasten.lever import ScriptContext
-from hasten.levers.garbage_collector import LEVER, _looks_on
+from hasten.levers.garbage_collector import LEVER
 from hasten.records import CollectorTraits, Traits
 from hasten.testing import LAPTOP, sample_profile
 
@@ -60,14 +60,11 @@ seen = weakref.ref(early)
 run = Run(measuring=False)
 run.applied.switch({"garbage_collector": 10})
 facts["early"] = [frozen_count(), threshold() == stock]
-holder = [run.net]
 run.train(count=1)
 facts["begun"] = frozen_count() > 10_000
 facts["raised"] = threshold() == (10 * stock[0], *stock[1:])
-facts["told"] = [gc.get_freeze_count(), gc.get_threshold() == stock]
 kept = Knot()
-facts["found"] = [any(one is run.net for one in gc.get_objects()), frozen_count() > 10_000,
-                  any(one is holder for one in gc.get_referrers(run.net))]
+facts["found"] = [any(one is run.net for one in gc.get_objects()), frozen_count() > 10_000]
 del kept.me, early
 Knot()
 facts["collected"] = gc.collect() > 0 and seen() is None and frozen_count() > 10_000
@@ -93,18 +90,17 @@ run.close()
 def test_acts_when_training_begins_and_puts_back_what_is_still_its_own(training) -> None:
     facts = training(PROGRAM)
     assert facts["early"] == facts["after"] == facts["left alone"] == [0, True]
-    assert facts["told"] == [0, True]
     for name in ("begun", "raised", "collected", "at once", "as before", "own later"):
         assert facts[name], name
 
 
 @pytest.mark.child
 def test_who_looks_for_objects_finds_the_frozen_ones(training) -> None:
-    assert training(PROGRAM)["found"] == [True, True, True]
+    assert training(PROGRAM)["found"] == [True, True]
 
 
 PENALTY = r"""
-from hasten.root_calls.twins import second_derivatives
+from hasten.root_calls.own_code import second_derivatives
 
 import sys, tempfile
 folder = tempfile.mkdtemp()
@@ -124,48 +120,6 @@ run.close()
 @pytest.mark.child
 def test_second_derivatives_in_frozen_code_are_found(training) -> None:
     assert training(PENALTY)["frozen"] == "penalties.py has create_graph in late"
-
-
-COUNTED = r"""
-import gc
-import torch
-
-net = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for epoch in range(2):
-    for _ in range(20):
-        knot = []
-        knot.append(knot)
-        net(torch.ones(2, 4)).mean().backward()
-        optimizer.step()
-    COLLECT
-"""
-
-
-@pytest.mark.child
-@pytest.mark.parametrize(
-    ("collect", "told"), [("print(gc.collect())", True), ("gc.collect()", False)]
-)
-def test_a_script_that_tells_how_much_was_collected_keeps_its_collector(
-    run_under, collect, told
-) -> None:
-    script = COUNTED.replace("COLLECT", collect)
-    done = run_under("garbage_collector=10", script)
-    assert ("the collector stays as it is: train.py has gc.collect() in" in done.stderr) is told
-    assert done.returncode == 0
-
-
-def test_a_count_is_found_behind_many_names() -> None:
-    names = "".join(f"    name_{index}()\n" for index in range(300))
-    space = {}
-    exec(f"def late():\n{names}    print(gc.collect())\n", space)
-    assert _looks_on(space["late"].__code__) == "gc.collect()"
-
-
-def test_a_callback_on_collections_is_found() -> None:
-    code = compile("import gc\ngc.callbacks.append(print)\n", "train.py", "exec")
-    assert _looks_on(code) == "gc.callbacks"
-    assert not _looks_on(compile("trainer.callbacks.append(print)\n", "train.py", "exec"))
 
 
 FILES = r"""

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hasten.root_calls import compiled_files
+from hasten.root_calls import graph
 
 SCRIPT = """
 import json, sys
@@ -107,7 +107,7 @@ def test_only_a_probe_that_succeeded_is_not_made_again(tmp_path, monkeypatch) ->
     for compiler, again in (("g++ 13", ["works"]), ("g++ 13", []), ("g++ 14", ["works"])):
         told = f"{compiler} {{}}".format
         monkeypatch.setattr(cpu_vec_isa, "_get_isa_dry_compile_fingerprint", told)
-        with compiled_files._remembered_probes(str(tmp_path)):
+        with graph._remembered_probes(str(tmp_path)):
             isa = cpu_vec_isa.VecAVX2()
             assert [isa.check_build("works"), isa.check_build("fails")] == [True, False]
         assert asked == [*again, "fails"]

@@ -5,7 +5,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 
-from hasten.root_calls.twins import second_derivatives
+from hasten.root_calls.own_code import second_derivatives
 
 
 @pytest.mark.parametrize(

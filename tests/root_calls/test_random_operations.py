@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hasten.root_calls.random_operations import refuse_draws
+from hasten.root_calls.graph import refuse_draws
 
 IMAGES = torch.zeros(2, 3, 4, 4)
 

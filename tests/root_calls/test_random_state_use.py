@@ -12,7 +12,8 @@ np = pytest.importorskip("numpy")
 
 from torch import nn  # noqa: E402
 
-from hasten.root_calls.random_state_use import other_draws, states, went_on  # noqa: E402
+from hasten.root_calls.model_code import other_draws  # noqa: E402
+from hasten.root_calls.snapshot import states, went_on  # noqa: E402
 
 RNG = np.random.default_rng(0)
 

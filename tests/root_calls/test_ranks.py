@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import hasten
 from hasten.root_calls.ranks.batch import Join, bending, find_join, selecting, split
-from hasten.root_calls.ranks.side_effects import are_joined
+from hasten.root_calls.ranks.examine import are_joined
 
 PROGRAM = Path(__file__).with_name("spread.py")
 STAYS = {

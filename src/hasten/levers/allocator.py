@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,37 +38,17 @@ _TUNED = {
         "TCMALLOC_RELEASE_RATE": "0",
     },
 }
-_LD_CONF = Path("/etc")
 
 
 def _folders(env: Mapping[str, str]) -> Iterator[Path]:
-    """Yield library folders: this Python's, the environment's, the loader's, the usual ones."""
+    """Yield library folders: this Python's, the environment's, the usual ones."""
     for prefix in (env.get("CONDA_PREFIX"), sys.prefix, sys.base_prefix):
         if prefix:
             yield Path(prefix) / "lib"
     yield from map(Path, filter(None, env.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
-    for conf in sorted(_LD_CONF.glob("ld.so.conf.d/*.conf")):
-        with suppress(OSError):
-            lines = map(str.strip, conf.read_text(errors="replace").splitlines())
-            yield from [Path(line) for line in lines if line.startswith("/")]
     multiarch = getattr(sys.implementation, "_multiarch", "")
     yield from (Path(f) / multiarch for f in ("/usr/lib", "/lib"))
     yield from map(Path, ("/usr/local/lib", "/usr/lib64", "/usr/lib", "/lib64", "/lib"))
-
-
-def _kind(path: Path) -> bytes:
-    """Return what an ELF header says of word size, byte order and processor (elf(5))."""
-    with path.open("rb") as file:
-        head = file.read(20)
-    return head[:6] + head[18:20]
-
-
-def _fits(path: Path) -> bool:
-    """Return whether a file is a library for the processor that runs this Python."""
-    try:
-        return _kind(path) == _kind(Path(sys.executable))
-    except OSError:
-        return False
 
 
 def find(name: str, env: Mapping[str, str]) -> str | None:
@@ -77,14 +56,12 @@ def find(name: str, env: Mapping[str, str]) -> str | None:
     folders = list(_folders(env))
     for pattern in _FILES[name]:
         for folder in folders:
-            for path in sorted(folder.glob(pattern)):
-                if _fits(path):
-                    return str(path)
+            if found := sorted(folder.glob(pattern)):
+                return str(found[0])
     return None
 
 
 def _preloaded(context: ScriptContext) -> str:
-    """Return the allocator that the user preloads already, or nothing."""
     paths = context.traits.preloaded.replace(":", " ").split()
     return next((os.path.basename(path) for path in paths if "malloc" in path), "")
 

@@ -13,8 +13,9 @@ Maths: precision. Products take inputs with 8 bits of mantissa (float16: 11) ins
     accumulate in float32; weights, gradients, optimizer and outputs stay float32. float16 has few
     exponents, so losses are scaled during the backward pass: the script sees unscaled gradients. A
     step whose gradients overflowed changes no weight, and the scale is halved. Not for scripts
-    that update by hand or in closures, or whose hooks would see the scale. On an accelerator models
-    with `BCELoss` or `binary_cross_entropy` in them are left alone: autocast refuses these there.
+    that update by hand or in closures, that call `autograd.grad`, or whose hooks would see the
+    scale. On an accelerator models with `BCELoss` or `binary_cross_entropy` in them are left alone:
+    autocast refuses these there.
 Source: https://docs.pytorch.org/docs/stable/amp.html
 """
 
@@ -63,7 +64,6 @@ def why_not(context: ScriptContext) -> str:
 
 
 def _why_not_scaled(context: ScriptContext) -> str:
-    """Say why the losses of a script cannot be scaled; empty where they can."""
     name = context.traits.optimizer.name
     if name is None:
         return "the script updates its weights by hand, where gradients that overflow would be used"
@@ -179,7 +179,6 @@ class _Autocast:
 
 
 def _refused_loss(code: CodeType) -> str:
-    """Return the loss that autocast refuses but on a CPU, where the code of a model has it."""
     name = "binary_cross_entropy"
     return name if code.co_name == "forward" and name in code.co_names else ""
 

@@ -54,21 +54,16 @@ def why_not(context: ScriptContext) -> str:
         return "the loop takes its batches from no DataLoader"
     if not loader.is_map_style:
         return "an iterable dataset yields row after row: there is nothing to read at once"
-    if not _serving(loader):
+    if not any(_may_read(one.datasets, loader) for one in SERVED):
         return f"only the code of {loader.dataset} can make its items"
     # Without workers, a source reads what torch would at the same moment: nothing is to be shown.
     return unproven(context) if context.traits.worker_count else ""
 
 
-def _serving(loader: LoaderTraits) -> list[Served]:
-    """Return what may read a loader's dataset; a dataset without a name may be of any kind."""
-    return [one for one in SERVED if _may_read(one.datasets, loader)]
-
-
 def _may_read(datasets: frozenset[str] | None, loader: LoaderTraits) -> bool:
     if datasets is None:
         return loader.is_batchable
-    return not loader.dataset or loader.dataset in datasets
+    return not loader.dataset or loader.dataset in datasets  # without a name it may be any
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hasten.lever import ScriptContext, Training
 
-_BEYOND_SIGHT = (("torch", "compile"), ("torch.jit", "script"), ("torch.jit", "trace"))
+_BEYOND_SIGHT = (("torch", "compile"), ("torch.jit", "trace"))
 """Functions that make code whose operations cannot be followed."""
 _PAST_TORCH = (("torch.utils.dlpack", "to_dlpack"), ("torch", "to_dlpack"))
 """Functions that share a tensor's memory and that no mode sees."""
@@ -52,14 +52,10 @@ def _takes_fast_path(module: Any) -> bool:
 
     In evaluation that path leaves zeros where the input is padded.
     """
-    kinds = _attention()
-    return any(not part.training and isinstance(part, kinds) for part in module.modules())
-
-
-def _attention() -> tuple[type, ...]:
     from torch import nn
 
-    return nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention
+    kinds = nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention
+    return any(not part.training and isinstance(part, kinds) for part in module.modules())
 
 
 def _unfit(module: Any) -> str | None:
@@ -84,7 +80,6 @@ class _Roots:
 
         self._training = training
         self._left: Any = WeakIdKeyDictionary()  # modules may be equal
-        self._attends: Any = WeakIdKeyDictionary()
         self._learning: Any = WeakIdKeyDictionary()
         self._stopped = ""
         self._told = False
@@ -98,8 +93,6 @@ class _Roots:
         asker = str(sys._getframe(2).f_globals.get("__name__"))  # behind the stand-in
         if asker.partition(".")[0] not in _LIBRARIES:
             self._stopped = _COMPILES
-        if getattr(original, "__name__", "") == "script":  # it looks names up in its caller
-            kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 2
         return original(*args, **kwargs)
 
     def apply(self, original: Any, args: Any) -> Any:
@@ -117,17 +110,14 @@ class _Roots:
     def call(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
         """Make a root call."""
         if module not in self._left:
-            if not len(self._left):
-                self._look_for_graphs()
-            self._look_for_streams(module)
+            self._look_at_script(module)
             self._left[module] = _unfit(module)
-            self._attends[module] = any(isinstance(p, _attention()) for p in module.modules())
         self._look_for_scripts()
         if self._evaluates(module) or self._stopped or not self._plain():
             return call(args, kwargs)
         if self._left[module] is not None:
             return call(args, kwargs)
-        if self._attends[module] and _takes_fast_path(module):
+        if _takes_fast_path(module):
             return call(args, kwargs)
         self._running = activations = Activations()
         try:
@@ -154,15 +144,12 @@ class _Roots:
             return False
         return module in self._learning and not module.training
 
-    def _look_for_graphs(self) -> None:
-        """Stop if the script walks autograd's graph, into which this lever puts views."""
-        if where := mention(("next_functions", "make_dot")):
-            self._stopped = self._stopped or f"its graph is looked at: {where}"
-
-    def _look_for_streams(self, module: Any) -> None:
-        """Stop if one stream of a device may lay out what another still reads or writes."""
+    def _look_at_script(self, module: Any) -> None:
+        """Stop if the script may see the views that this lever makes, or use them too early."""
         is_on_device = any(not weight.is_cpu for weight in module.parameters())
-        if is_on_device and not self._stopped and (where := mention(STREAMS)):
+        if not len(self._left) and (where := mention(("next_functions", "make_dot"))):
+            self._stopped = f"its graph is looked at: {where}"
+        elif is_on_device and not self._stopped and (where := mention(STREAMS)):
             self._stopped = f"several streams may use its activations: {where}"
 
     def _look_for_scripts(self) -> None:

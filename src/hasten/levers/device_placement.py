@@ -28,6 +28,7 @@ from hasten.lever import COMPUTE, Lever, undo_all
 from hasten.loader.device.device import find_spare_bytes
 from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.missing_devices import replace_missing
+from hasten.root_calls.snapshot import Snapshot
 from hasten.root_calls.values import with_tensors
 from hasten.units import size
 
@@ -77,9 +78,7 @@ def validate(setting: str) -> str:
 class Placement:
     """The models of a script on a device, and the script's own code on the CPU.
 
-    Args:
-        name: of the device, such as `cuda`.
-        excuse: takes what keeps a model from the device; the script then stays on the CPU.
+    `excuse` takes what keeps a model from the device; the script then stays on the CPU.
     """
 
     def __init__(self, name: str, excuse: Callable[[Exception], None]) -> None:
@@ -107,7 +106,7 @@ class Placement:
         if first is None or is_elsewhere or not self._is_there():
             return call(args, kwargs)
         is_first = torch.is_grad_enabled() and module not in self._weighed
-        restore = _kept(module) if is_first else lambda: None
+        before = Snapshot(module) if is_first else None  # what a repeated call would change twice
         answer = None
         try:
             answer = self._call(module, call, args, kwargs)
@@ -123,7 +122,8 @@ class Placement:
             self.leave()
         except RuntimeError:
             raise RuntimeError(f"{self._name} is lost, and the weights there: {failed}") from None
-        restore()
+        if before is not None:
+            before.restore()
         self._excuse(failed)
         return call(args, kwargs)
 
@@ -219,7 +219,6 @@ class Placement:
             getattr(torch.get_device_module(self._device), "empty_cache", int)()
 
     def _is_on(self) -> bool:
-        """Return whether operations pass through our mode now."""
         return self._mode is not None and _overrides()._get_current_function_mode() is self._mode
 
     def _moved(self, tensor: Any) -> Any:
@@ -251,27 +250,6 @@ def _is_tensor(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.Tensor)
-
-
-def _kept(module: Any) -> Callable[[], None]:
-    """Keep what a call changes besides weights; return what brings it back.
-
-    Running statistics count a batch twice, and generators draw twice, where a call is repeated.
-    """
-    import torch
-
-    drawn = torch.get_rng_state()
-    lazy = torch.nn.parameter.is_lazy  # without values yet
-    held = [None if lazy(buffer) else buffer.detach().clone() for buffer in module.buffers()]
-
-    def restore() -> None:
-        torch.set_rng_state(drawn)
-        with torch.no_grad():
-            for buffer, before in zip(module.buffers(), held, strict=False):
-                if before is not None:
-                    buffer.copy_(before)
-
-    return restore
 
 
 def _state(module: Any) -> Iterator[Any]:
@@ -309,7 +287,6 @@ def _at(tensor: Any, device: Any) -> Any:
 
 @cache
 def _makes_tensors(kind: type) -> bool:
-    """Return whether the methods of a class name a function that makes tensors out of nothing."""
     from torch.utils._device import _device_constructors
 
     if kind.__module__.startswith("torch."):
@@ -361,12 +338,10 @@ def _enter_mode() -> Any:
 
 
 def _is_written(name: str) -> bool:
-    """Return whether a function writes to its first tensor, by its name."""
     return name in _ASSIGNED or (name.endswith("_") and not name.endswith("__"))
 
 
 def _tensors(values: Any) -> Iterator[Any]:
-    """Yield the tensors among some values, and those in lists and tuples among them."""
     for value in values:
         if _is_tensor(value):
             yield value
@@ -383,7 +358,6 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
 
 
 def _place(training: Training, setting: str) -> list[Callable[[], None]]:
-    """Hook into root calls, optimizers and the writing of checkpoints."""
     import torch
 
     placement = Placement(setting, training.excuse)

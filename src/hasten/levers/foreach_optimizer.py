@@ -11,7 +11,6 @@ Source: https://docs.pytorch.org/docs/stable/optim.html
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import OPTIMIZER, Lever, unless
@@ -30,12 +29,6 @@ _WITH_FUSED_FORM = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 _SMALL_COUNT = 4096
 
 
-def _has_fused_form(context: ScriptContext) -> bool:
-    """Return whether one kernel can do the whole update, which is faster than any list."""
-    on_cpu = context.traits.model.device in (None, "cpu")
-    return on_cpu and context.traits.optimizer.name in _WITH_FUSED_FORM
-
-
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
     own = context.traits.optimizer
@@ -46,7 +39,7 @@ def why_not(context: ScriptContext) -> str:
         return f"torch has no multi-tensor form of {name}"
     if own.has_sparse_gradients:
         return f"torch has no multi-tensor form of {name} for sparse gradients"
-    if _has_fused_form(context):
+    if context.traits.model.device in (None, "cpu") and name in _WITH_FUSED_FORM:
         return f"torch has a fused {name}, which is faster than lists of tensors"
     at_once = own.is_fused or own.is_foreach
     return f"the script's {name} takes all tensors at once already" if at_once else ""
@@ -89,24 +82,13 @@ def _free(group: dict[str, Any]) -> bool:
     return is_free and not is_tensor and not any(map(group.get, options))
 
 
-def _span(parameter: Any) -> tuple[int, int]:
-    """Return where the memory of a parameter begins and ends."""
-    each = zip(parameter.shape, parameter.stride(), strict=True)
-    count = 1 + sum((size - 1) * stride for size, stride in each)
-    start = parameter.data_ptr()
-    return start, start + count * parameter.element_size()
-
-
-def _overlap(parameters: Sequence[Any]) -> bool:
-    """Return whether some share memory, which a loop updates twice, one after the other."""
-    import torch
-
-    spans = sorted(map(_span, filter(torch.numel, parameters)))
-    return any(one[1] > other[0] for one, other in pairwise(spans))
+def _shares_memory(parameters: Sequence[Any]) -> bool:
+    """Return whether some may overlap, which a loop updates twice, one after the other."""
+    held = [p.untyped_storage().data_ptr() for p in parameters if p.numel()]
+    return len(set(held)) < len(held)
 
 
 def _choose(optimizer: Any) -> Mapping[str, Any] | str:
-    """Return the option, or why this optimizer cannot have it."""
     name, groups = type(optimizer).__name__, optimizer.param_groups
     if not _known(optimizer):
         return f"torch has no multi-tensor form of {name}"
@@ -115,7 +97,7 @@ def _choose(optimizer: Any) -> Mapping[str, Any] | str:
     parameters = [p for group in groups for p in group["params"]]
     if not all(map(_plain, parameters)):
         return f"torch has no multi-tensor form of {name} for sparse gradients or such weights"
-    return "some weights share memory" if _overlap(parameters) else {"foreach": True}
+    return "some weights share memory" if _shares_memory(parameters) else {"foreach": True}
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:

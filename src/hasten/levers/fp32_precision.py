@@ -72,16 +72,6 @@ def _ratio(context: ScriptContext) -> float | None:
     return inside.best_ratio(context.traits.model) if _kind(context) else None
 
 
-def _set(setting: str) -> Callable[[], None] | None:
-    """Set what the script has left alone; return what restores it."""
-    undos = [_set_products(setting)]
-    if setting == "bf16":
-        undos += [_set_onednn(name, setting) for name in ("conv", "rnn")]
-    given = [undo for undo in undos if undo is not None]
-
-    return undo_all(given) if given else None
-
-
 def _set_products(setting: str) -> Callable[[], None] | None:
     """Set the precision of matrix products by torch's older setting, which every release has."""
     import torch
@@ -142,8 +132,11 @@ def _read(owner: Any, name: str) -> str | None:
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
-    """Set the precision now; what the script sets from then on takes precedence."""
-    return _set(setting) or (lambda: None)
+    """Set what the script has left alone; what it sets from then on takes precedence."""
+    undos = [_set_products(setting)]
+    if setting == "bf16":
+        undos += [_set_onednn(name, setting) for name in ("conv", "rnn")]
+    return undo_all([undo for undo in undos if undo is not None])
 
 
 LEVER = Lever(

@@ -27,7 +27,6 @@ _CPU_DTYPES = frozenset({"float32", "float64"})
 
 
 def _lacks_device(context: ScriptContext) -> bool:
-    """Return whether the optimizer's fused form is for another device than the model's."""
     on_cpu = context.traits.model.device in (None, "cpu")
     return not on_cpu and context.traits.optimizer.name in _CPU_ALONE
 
@@ -95,7 +94,6 @@ def _laid_out_alike(parameter: Any, state: Mapping[str, Any]) -> bool:
 
 
 def _free(group: dict[str, Any]) -> bool:
-    """Return whether the script's own options leave the choice of the kernel open."""
     return (
         group.get("fused", False) is None
         and not group.get("differentiable")
@@ -104,7 +102,6 @@ def _free(group: dict[str, Any]) -> bool:
 
 
 def _choose(optimizer: Any) -> Mapping[str, Any] | str:
-    """Return the option, or why this optimizer cannot have it."""
     name, groups = type(optimizer).__name__, optimizer.param_groups
     if not _known(optimizer):
         return f"torch has no fused {name}"

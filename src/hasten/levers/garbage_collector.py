@@ -7,8 +7,8 @@ Hurts: memory, where the script makes cycles of objects that hold tensors: they 
     the more so the larger the factor. A collector that the script has set itself is left alone.
 Maths: exact. No tensor changes; objects in cycles only live longer. A script that looks for
     objects or collects them by hand (`gc.get_objects`, `gc.collect()`) reaches the frozen ones,
-    too, and is told its own settings. A script that could tell when an object is collected
-    (`__del__`, `weakref`, `gc.callbacks`, `print(gc.collect())`) keeps its collector.
+    too. A script that could tell when an object is collected (`__del__`, `weakref`) or that asks
+    for the collector's settings keeps its collector.
 Source: https://docs.python.org/3/library/gc.html#gc.freeze
 """
 
@@ -16,35 +16,29 @@ from __future__ import annotations
 
 import atexit
 import gc
-from dis import get_instructions
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import STEP, Lever, at_least, unless
 from hasten.records import Effect, Scope
-from hasten.root_calls.own_code import find_word, mention
+from hasten.root_calls.own_code import mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
 
     from hasten.lever import ScriptContext, Training
 
 _STOCK_COUNTS = (700, 2000)  # up to Python 3.12, and since
 _TELLING = (
     "__del__", "weakref", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "finalize",
-    "get_count", "get_freeze_count", "get_referrers", "get_stats", "set_debug", "set_threshold",
-    "unfreeze",
+    "get_count", "get_freeze_count", "get_referrers", "get_stats", "get_threshold", "set_debug",
+    "set_threshold", "unfreeze",
 )  # fmt: skip
 """Names in a script that could reveal when objects are collected, or among how many others."""
-_IMPORTED = ("collect", "get_objects")
-"""Functions that a script may have imported before they were replaced."""
 _LEAST_SHARE_RATIO = 0.01
 _MOST_SHARE_RATIO = 0.9
 
 
 def _share_ratio(context: ScriptContext) -> float | None:
-    """Return the share of a step that collections take; None where nobody timed them."""
     spent_s = context.traits.collector.step_s
     if spent_s is None or context.baseline is None:
         return None
@@ -52,7 +46,6 @@ def _share_ratio(context: ScriptContext) -> float | None:
 
 
 def _set_by_the_script(enabled: bool | None, threshold_count: int | None, frozen_count: int) -> str:
-    """Return what the script has done to the collector, or nothing."""
     if enabled is False:
         return "the script has switched the collector off"
     if threshold_count not in (None, *_STOCK_COUNTS):
@@ -60,15 +53,11 @@ def _set_by_the_script(enabled: bool | None, threshold_count: int | None, frozen
     return f"the script has frozen {frozen_count} objects" if frozen_count else ""
 
 
-def _own(context: ScriptContext) -> str:
-    own = context.traits.collector
-    return _set_by_the_script(own.is_enabled, own.threshold_count, own.frozen_count)
-
-
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
-    if own := _own(context):
-        return own
+    own = context.traits.collector
+    if why := _set_by_the_script(own.is_enabled, own.threshold_count, own.frozen_count):
+        return why
     share = _share_ratio(context)
     if share is None:
         return "the collections of a step were not timed"
@@ -82,7 +71,7 @@ def forecast(context: ScriptContext, factor: int) -> float | None:
 
 
 class _Tuned:
-    """What exists is frozen and young objects are looked at less often; scripts see neither."""
+    """What exists is frozen, and young objects are looked at less often."""
 
     def __init__(self, training: Training, factor: int) -> None:
         self._training = training
@@ -94,10 +83,7 @@ class _Tuned:
             training.on_root(self._begin),
             training.on_optimizer(self._begin),
             training.on_function("gc", "get_objects", self._look),
-            training.on_function("gc", "get_referrers", self._look),
             training.on_function("gc", "collect", self._collect),
-            training.on_function("gc", "get_threshold", self._tell_threshold),
-            training.on_function("gc", "get_freeze_count", self._tell_count),
         ]
 
     def _begin(self, _: Any) -> None:
@@ -107,7 +93,7 @@ class _Tuned:
         self._own = self._raised = gc.get_threshold()
         if _set_by_the_script(gc.isenabled(), self._own[0], gc.get_freeze_count()):
             return
-        if where := mention(_TELLING, functions=_IMPORTED) or find_word(_looks_on):
+        if where := mention(_TELLING):
             self._training.excuse(RuntimeError(f"the collector stays as it is: {where}"))
             return
         gc.collect()  # what is garbage now would stay for ever
@@ -134,13 +120,6 @@ class _Tuned:
         """Collect what the script asks for: a full collection sees the frozen objects, too."""
         return self._look(collect, generation) if generation == 2 else collect(generation)
 
-    def _tell_threshold(self, ask: Callable[[], Any]) -> Any:
-        threshold = ask()
-        return self._own if threshold == self._raised else threshold
-
-    def _tell_count(self, ask: Callable[[], int]) -> int:
-        return max(0, ask() - self._frozen_count)
-
     def undo(self) -> None:
         """Put back what the script set."""
         for undo in self._undos:
@@ -150,23 +129,6 @@ class _Tuned:
             gc.unfreeze()
         if self._own and gc.get_threshold() == self._raised:
             gc.set_threshold(*self._own)
-
-
-def _looks_on(code: CodeType) -> str:
-    """Return `gc.callbacks`, or `gc.collect()` whose number is used, where code has it."""
-    if {"gc", "callbacks"} <= {*code.co_names}:
-        return "gc.callbacks"
-    if "collect" not in code.co_names:
-        return ""
-    is_asked = False
-    words = (one for one in get_instructions(code) if one.opname != "EXTENDED_ARG")
-    for one, following in pairwise(words):
-        is_asked = is_asked or (one.argval == "gc" and following.argval == "collect")
-        if is_asked and one.opname.startswith("CALL"):
-            if following.opname != "POP_TOP":
-                return "gc.collect()"
-            is_asked = False
-    return ""
 
 
 def _thaw() -> None:

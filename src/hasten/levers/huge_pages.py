@@ -28,7 +28,6 @@ _GLIBC_SINCE = (2, 35)
 
 
 def _has_tunable() -> bool:
-    """Return whether this machine's C library is a glibc that knows huge pages."""
     try:
         name, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
         return name == "glibc" and tuple(map(int, version.split("."))) >= _GLIBC_SINCE

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from hasten.lever import ScriptContext, Training
 
 
-def settings(context: ScriptContext) -> tuple[int, ...]:
-    """Return the worker counts that can make the script's own batches."""
-    return replayable_counts(context)
-
-
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
     if not counts(context):
@@ -52,7 +47,7 @@ LEVER = Lever(
     scope=Scope.PROCESS,
     kind=int,
     validate=at_least(0),
-    settings=settings,
+    settings=replayable_counts,
     gain_ratio=50.0,
     why_not=why_not,
     forecast=speedup_of,

@@ -41,7 +41,6 @@ def _other_allocator(setting: bool, traits: Traits) -> str:
 
 
 def _set_by_the_user() -> str:
-    """Return the variable by which the user has set a threshold; empty for none."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if "mmap_threshold" in tunables or "trim_threshold" in tunables:
         return "GLIBC_TUNABLES"

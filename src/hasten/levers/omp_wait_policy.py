@@ -52,13 +52,11 @@ def _deciding(runtimes: Iterable[str]) -> list[str]:
 
 
 def _runtimes(context: ScriptContext) -> list[str]:
-    """Return the OpenMP and BLAS libraries that the script loads, as far as they are known."""
     found = [one.name for one in context.machine.torch.runtimes] if context.machine.torch else []
     return [*found, "libiomp5"] if "iomp5" in context.traits.preloaded else found
 
 
 def _own(context: ScriptContext) -> list[str]:
-    """Return the variables with which somebody has set a policy already."""
     found = context.traits.openmp_variables
     return [name for name in _deciding(_runtimes(context)) if name in found]
 
@@ -127,7 +125,6 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
 
 
 def _loaded() -> set[str]:
-    """Return the OpenMP runtimes of this process."""
     try:
         return set(_RUNTIME.findall(_MAPS.read_text(errors="replace")))
     except OSError:

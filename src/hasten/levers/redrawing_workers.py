@@ -32,13 +32,13 @@ def settings(context: ScriptContext) -> tuple[int, ...]:
 
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try."""
-    if counts(context) and _asks_each_time(context):
+    if not counts(context):
+        return why_none(context)
+    if _asks_each_time(context):
         return (
             "the script's own sampler is asked for one batch at a time: none is made ahead of use"
         )
-    return (
-        "a worker can make the script's own batches here" if counts(context) else why_none(context)
-    )
+    return "a worker can make the script's own batches here"
 
 
 def _asks_each_time(context: ScriptContext) -> bool:

@@ -53,24 +53,10 @@ def _draws(loader: LoaderTraits) -> bool:
     return bool(loader.draws) and not (loader.is_folder or loader.opens_pictures)
 
 
-def _unkept(context: ScriptContext) -> str:
-    """Say why no sample may be kept; empty where some may be."""
-    loader = context.traits.loader
-    if loader is None:
-        return ""
-    if why := loader.unkept or unproven(context):  # no assumption permits what the code forbids
-        return why
-    if _draws(loader):
-        return "its items draw random numbers, and nobody can tell what precedes the draws"
-    return ""
-
-
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the budget that this machine can spare, as a power of two."""
-    loader, spare = context.traits.loader, _spare_bytes(context)
-    if loader is None or not loader.is_map_style or _unkept(context):
-        return ()
-    if spare is None or spare < _LEAST_BYTES:
+    spare = _spare_bytes(context)
+    if spare is None or why_not(context):
         return ()
     budget_bytes = min(_MOST_BYTES, 1 << (spare.bit_length() - 1))
     unit = "GiB" if budget_bytes >= _UNIT_BYTES["GiB"] else "MiB"
@@ -78,17 +64,20 @@ def settings(context: ScriptContext) -> tuple[str, ...]:
 
 
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     loader = context.traits.loader
     if loader is None:
         return "the loop takes its batches from no DataLoader"
     if not loader.is_map_style:
         return "an iterable dataset has no samples that could be asked for twice"
-    if why := _unkept(context):
+    if why := loader.unkept or unproven(context):  # no assumption permits what the code forbids
         return why
-    if _spare_bytes(context) is None:
+    if _draws(loader):
+        return "its items draw random numbers, and nobody can tell what precedes the draws"
+    spare = _spare_bytes(context)
+    if spare is None:
         return "how much memory is left is unknown here"
-    return "too little memory is left to keep samples in"
+    return "too little memory is left to keep samples in" if spare < _LEAST_BYTES else ""
 
 
 def promising(context: ScriptContext) -> bool:

@@ -147,7 +147,6 @@ class _Binding:
 
 
 def _turned(cores: Sequence[frozenset[int]], count: int) -> list[frozenset[int]]:
-    """Return the cores, beginning with those of this rank where several share a mask."""
     ranks = [os.environ[name] for name in _RANKS if os.environ.get(name, "").isdecimal()]
     first = int(ranks[0]) * count % len(cores) if ranks else 0
     return [*cores[first:], *cores[:first]]

@@ -27,15 +27,14 @@ if TYPE_CHECKING:
 
 def settings(context: ScriptContext) -> tuple[int, ...]:
     """Return one thread, and an equal share of the cores where it is more than one."""
-    worker_count = context.traits.worker_count
-    if not worker_count or unproven(context, repeats_only=True):
+    if why_not(context):
         return ()
-    share = context.machine.budget.core_count // worker_count
+    share = context.machine.budget.core_count // context.traits.worker_count
     return tuple(dict.fromkeys((1, max(1, share))))
 
 
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     if context.traits.loader is None:
         return "the loop takes its batches from no DataLoader"
     return _without_workers(1, context.traits) or unproven(context, repeats_only=True)

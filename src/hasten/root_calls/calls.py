@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -61,20 +60,6 @@ def loosen(key: Any) -> Any:
     if key[0] in (int, float):
         return key[:1]
     return tuple(loosen(part) for part in key)
-
-
-def made_by_autograd(value: Any) -> list[Any]:
-    """Return the tensors in `value` that autograd can go back from, in order."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value] if value.grad_fn is not None else []
-    if is_dataclass(value) and not isinstance(value, (dict, type)):
-        value = {item.name: getattr(value, item.name, None) for item in fields(value)}
-    parts = value.values() if isinstance(value, dict) else value
-    if isinstance(parts, (list, tuple)) or parts is not value:
-        return [tensor for part in parts for tensor in made_by_autograd(part)]
-    return []
 
 
 def nodes_behind(outputs: Sequence[Any], inputs: Sequence[Any] = ()) -> set[Any]:

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
+import platform
 import shutil
-from contextlib import ExitStack, nullcontext
+import warnings
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPILED_KEY, TORCHS_CACHE
-from hasten.root_calls.compiled_files import CachedStart
-from hasten.root_calls.quiet import quiet
-from hasten.root_calls.random_operations import REFUSALS, refuse_draws
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     Compiler = Callable[[Any, Any], Callable[..., Any]]
 
+_PROBES = "hasten-probes"
+_MOST_DAMAGED_COUNT = 4
 _CHECKPOINT, _ASSERTION = "tag_activation_checkpoint", "_assert_async"
 _TRACED_UNDER = {
     "skip_tensor_guards_with_matching_dict_tags": False,  # else it misses weights that changed
     "use_numpy_random_stream": True,  # else it draws from torch's generator in NumPy's place
 }
 
+_REFUSALS = 3
+"""The version of `refuse_draws`; what an earlier one let through is recompiled."""
+_IN_ORDER = (2, 13)
+"""The release since which torch's compiler keeps draws in the script's order."""
+
 
 def _root(module: Any, args: Any, kwargs: Any) -> Any:
     return module.forward(*args, **kwargs)
-
-
-def _copy_of_root() -> Callable[..., Any]:
-    """Return a copy of `_root` with its own code object, by which torch stores compiled code.
-
-    So a graph has one entry to check, and shares no recompilation limit with others.
-    """
-    return FunctionType(_root.__code__.replace(co_name="root"), globals())
 
 
 class Graph:
@@ -48,9 +47,6 @@ class Graph:
         compiler: turns an FX graph and its inputs into something that can be called.
         changing: compile for changing shapes.
         reached: the ids of the weights behind what plain torch gives; None if they are unknown.
-
-    Attributes:
-        missed_count: how many of the latest runs in a row the compiled code did not apply to.
     """
 
     def __init__(
@@ -58,7 +54,7 @@ class Graph:
     ) -> None:
         import torch
 
-        self.missed_count = 0
+        self.missed_count = 0  # latest runs in a row to which the compiled code did not apply
         self._runs = runs = [0]
 
         def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
@@ -74,16 +70,18 @@ class Graph:
             return counted
 
         dynamo: Any = importlib.import_module("torch._dynamo")
-        self._build = torch.compile(
-            _copy_of_root(), backend=backend, fullgraph=True, dynamic=changing
-        )
+        # Torch stores compiled code by code object: with one of its own, a graph has one entry to
+        # check, and shares no recompilation limit with others.
+        own = FunctionType(_root.__code__.replace(co_name="root"), globals())
+        self._build = torch.compile(own, backend=backend, fullgraph=True, dynamic=changing)
         self._run = dynamo.run(self._build)
 
     def build(self, module: Any, args: Any, kwargs: Any) -> Any:
         """Compile, and return what this first call gives."""
         settings: Any = importlib.import_module("torch._dynamo.config")
         chosen = {name: value for name, value in _TRACED_UNDER.items() if hasattr(settings, name)}
-        with quiet(), settings.patch(chosen):
+        with warnings.catch_warnings(), settings.patch(chosen):
+            warnings.simplefilter("ignore")
             return self._build(module, args, kwargs)
 
     def run(self, module: Any, args: Any, kwargs: Any) -> Any:
@@ -95,7 +93,6 @@ class Graph:
 
 
 def _refuse(graph: Any) -> None:
-    """Raise where compiled code would draw other random numbers, or raise other errors."""
     names = {getattr(node.target, "__name__", "") for node in graph.graph.nodes}
     if _CHECKPOINT in names:
         raise RuntimeError("activations are checkpointed")
@@ -104,7 +101,6 @@ def _refuse(graph: Any) -> None:
 
 
 def _behind(graph: Any, inputs: Any) -> set[int]:
-    """Return which of the inputs get a gradient from the outputs of a graph, by their ids."""
     nodes = list(graph.graph.nodes)
     places = (node for node in nodes if node.op == "placeholder")
     given = {node: id(value) for node, value in zip(places, inputs, strict=True)}
@@ -131,7 +127,7 @@ def _own_cache() -> AbstractContextManager[Any]:
     if not hasattr(compiler, "cache_key_tag"):
         return nullcontext()
     patched: AbstractContextManager[Any] = compiler.patch(
-        cache_key_tag=f"{compiler.cache_key_tag} hasten {REFUSALS}"
+        cache_key_tag=f"{compiler.cache_key_tag} hasten {_REFUSALS}"
     )
     return patched
 
@@ -141,9 +137,6 @@ def inductor(mode: str) -> Compiler:
 
     Random numbers are drawn as by plain torch, and everything is compiled in this process and in
     this call, the backward pass too.
-
-    Args:
-        mode: one of `torch._inductor.list_mode_options()`.
     """
     shelf = os.environ.get(COMPILED_KEY)
     if shelf:  # an optimizer that stepped has set torch's own variable
@@ -173,23 +166,45 @@ def inductor(mode: str) -> Compiler:
 
 def _compiled(front: Any, graph: Any, inputs: Any, chosen: Any) -> Callable[..., Any]:
     """Load a graph from torch's cache, or compile it; a file that does not load is made again."""
-    with CachedStart() as start:
+    with cached_start() as miss:
 
         def compile_inner(graph: Any, inputs: Any, **told: Any) -> Any:
-            start.miss()
+            miss()
             refuse_draws(graph)
             return front.compile_fx_inner(graph, inputs, **told)
 
-        while True:
+        def compile_all() -> Callable[..., Any]:
+            compiled: Callable[..., Any] = front.compile_fx(
+                graph, inputs, inner_compile=compile_inner, config_patches=chosen
+            )
+            return compiled
+
+        for _ in range(_MOST_DAMAGED_COUNT):
             try:
-                compiled: Callable[..., Any] = front.compile_fx(
-                    graph, inputs, inner_compile=compile_inner, config_patches=chosen
-                )
+                return compile_all()
             except Exception as error:
-                if not start.discard(error):
+                if not _remove_damaged(error):
                     raise
-            else:
-                return compiled
+        return compile_all()
+
+
+def _remove_damaged(error: BaseException) -> bool:
+    """Remove the file of torch's cache that cannot be loaded; return whether there was one.
+
+    A run that was killed leaves half of one. Torch compiles again only what it cannot unpickle.
+    """
+    place = os.path.realpath(importlib.import_module("torch._inductor.codecache").cache_dir())
+    cause: BaseException | None = error
+    while cause is not None:
+        name = cause.path if isinstance(cause, ImportError) else None
+        name = cause.filename if isinstance(cause, SyntaxError) else name
+        path = os.path.realpath(name or place)
+        if path.startswith(place + os.sep):
+            with suppress(OSError):
+                os.unlink(path)
+                return True
+        cause = getattr(cause, "inner_exception", None) or cause.__cause__ or cause.__context__
+    return False
 
 
 def _keep_headers(shelf: str) -> None:
@@ -209,3 +224,121 @@ def _other_cxx() -> str | None:
     if "CXX" in os.environ or shutil.which("g++"):
         return None
     return shutil.which("clang++")
+
+
+# ---- torch's compiler cache: what a process need not do again because its files are there
+
+
+@contextmanager
+def cached_start() -> Iterator[Callable[[], None]]:
+    """Have a graph that is in torch's cache loaded, without asking the C++ compiler again.
+
+    Inside, torch believes what it found out about the vector instructions of this machine in an
+    earlier process, and headers are not precompiled before there is something to compile: before
+    the function is called that this yields.
+    """
+    code: Any = importlib.import_module("torch._inductor.codecache")
+    precompile = getattr(code, "_precompile_header", None)
+
+    def miss() -> None:
+        if precompile is not None:
+            code._precompile_header = precompile
+
+    if precompile is not None:
+        code._precompile_header = lambda header, *_, **__: header
+    try:
+        with _remembered_probes(code.cache_dir()):
+            yield miss
+    finally:
+        miss()
+
+
+@contextmanager
+def _remembered_probes(place: str) -> Iterator[None]:
+    """Have each probe of an instruction set that succeeded noted, and not made again.
+
+    Such a probe starts a process that loads a library, for each set that the CPU says it has.
+    """
+    try:
+        sets: Any = importlib.import_module("torch._inductor.cpu_vec_isa")
+        probe: Callable[[Any, str], bool] = sets.VecISA.check_build
+        fingerprint: Callable[[str], str] = sets._get_isa_dry_compile_fingerprint
+    except (ImportError, AttributeError):  # another torch
+        yield
+        return
+
+    def check_build(self: Any, code: str) -> bool:
+        known = (str(self), code, fingerprint(self.build_arch_flags()), sets.__file__)
+        key = hashlib.sha256(repr((*known, platform.node())).encode()).hexdigest()
+        note = os.path.join(place, _PROBES, key)
+        if os.path.exists(note):
+            return True
+        works = probe(self, code)
+        if works:
+            with suppress(OSError):
+                os.makedirs(os.path.dirname(note), exist_ok=True)
+                open(note, "w").close()
+        return works
+
+    sets.VecISA.check_build = check_build
+    try:
+        yield
+    finally:
+        sets.VecISA.check_build = probe
+
+
+# ---- where compiled code would draw random numbers other than plain torch's
+
+
+def refuse_draws(graph: Any) -> None:
+    """Look at a graph of torch's own operations before it is compiled.
+
+    Raises:
+        RuntimeError: its draws could come in another order or too late, or fill other places in
+            memory.
+    """
+    import torch
+
+    drawn = [node for node in graph.graph.nodes if _draws(node)]
+    if any(_draws_in_place(node) for node in drawn):
+        raise RuntimeError("torch's compiler may read what the model draws before it is drawn")
+    if len(drawn) > 1 and tuple(map(int, torch.__version__.split(".")[:2])) < _IN_ORDER:
+        raise RuntimeError("this torch may draw the model's random numbers in another order")
+    images = any(_dimension_count(node) in (4, 5) for node in drawn)
+    if images and any(node.op == "placeholder" and _is_last(node) for node in graph.graph.nodes):
+        raise RuntimeError("the model draws for feature maps that have their channels last")
+
+
+def _draws(node: Any) -> bool:
+    import torch
+
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _draws_in_place(node: Any) -> bool:
+    """Return whether a draw fills memory that was made before, as feature dropout does.
+
+    Torch 2.13 fuses what reads such memory with what makes it, and draws after both.
+    """
+    name = str(node.target).removeprefix("aten.")
+    return name.startswith("bernoulli") and name not in ("bernoulli.default", "bernoulli.out")
+
+
+def _value(node: Any) -> Any:
+    value = node.meta.get("val")
+    return value[0] if isinstance(value, (list, tuple)) and value else value
+
+
+def _dimension_count(node: Any) -> int:
+    import torch
+
+    value = _value(node)
+    return value.dim() if isinstance(value, torch.Tensor) else 0
+
+
+def _is_last(node: Any) -> bool:
+    if _dimension_count(node) not in (4, 5):
+        return False
+    shape, strides = _value(node).shape, _value(node).stride()
+    # Tested this way, changing sizes stay symbolic: they are known to be neither 0 nor 1.
+    return shape[1] != 1 and strides[1] == 1 and any(size != 1 for size in shape[2:])

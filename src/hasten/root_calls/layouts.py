@@ -80,7 +80,6 @@ def guard_kind() -> Any:
 
 
 def _plain_strides(shape: Any) -> tuple[int, ...]:
-    """Return the strides of a new tensor."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -178,7 +177,6 @@ def _kept_count() -> int:
 
 
 def _is_held(hold: Callable[[], Any]) -> bool:
-    """Return whether Python code can still get at a tensor."""
     tensor = hold()
     if tensor is None:
         return False
@@ -208,11 +206,6 @@ def _read_late(saved: Any, tensor: Any, layout: Any = None) -> None:
     """Let the backward pass read a tensor of the script's instead of what autograd has saved.
 
     What the script writes there behind autograd's back would not be seen in a copy.
-
-    Args:
-        saved: what autograd keeps.
-        tensor: what the script has, with the same values.
-        layout: what the backward pass needs; None for the tensor's own.
     """
     version, same, of = tensor._version, tensor.detach(), ""
     if tensor.grad_fn is not None:
@@ -235,17 +228,13 @@ def _read_late(saved: Any, tensor: Any, layout: Any = None) -> None:
 
 
 class Activations:
-    """The activations of one root call that have their channels last.
-
-    Attributes:
-        refused: why the module is to be left alone from now on; empty if it is not.
-    """
+    """The activations of one root call that have their channels last."""
 
     def __init__(self) -> None:
         import torch
 
         core: Any = torch._C
-        self.refused = ""
+        self.refused = ""  # why the module is to be left alone from now on
         self._last: dict[int, Callable[[], Any]] = {}
         self._made: list[Callable[[], Any]] = []
         self._convolutions, self._fresh, self._blind, self._watched = _known()
@@ -300,7 +289,6 @@ class Activations:
                     _lay_out(tensor)
 
     def _convolve(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Answer for a convolution, whose input is made channels-last if it is not."""
         import torch
 
         given = args[0] if args else kwargs.get("input")

@@ -18,22 +18,22 @@ from weakref import WeakKeyDictionary, ref
 
 from hasten.root_calls.calls import leaves_among, nodes_behind
 from hasten.root_calls.fit import has_hooks
-from hasten.root_calls.own_code import mention
+from hasten.root_calls.own_code import find_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from types import CodeType
 
     from hasten.lever import Training
 
 _SCALINGS: WeakKeyDictionary[Any, LossScaling] = WeakKeyDictionary()
 _FIRST, _LEAST = 2.0**15, 2.0**-24  # with torch's own 2^16, a gradient of one overflows
-_TRIES_COUNT = 8
 _GROWTH, _BACKOFF, _GROWTH_PASSES_COUNT = 2.0, 0.5, 2000
-_SCALED_SEEN_BY = (
+_SCALED_SEEN_BY = frozenset({
     "register_hook", "register_multi_grad_hook", "register_post_accumulate_grad_hook",
     "register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook",
     "retain_grad",
-)  # fmt: skip
+})  # fmt: skip
 
 
 def scaling_for(training: Training) -> LossScaling:
@@ -43,20 +43,16 @@ def scaling_for(training: Training) -> LossScaling:
 
 
 class LossScaling:
-    """Scale what backward passes begin with, and unscale what they end with.
-
-    Attributes:
-        why_off: why this script cannot be scaled, empty while it can.
-    """
+    """Scale what backward passes begin with, and unscale what they end with."""
 
     def __init__(self) -> None:
-        self.why_off = ""
+        self.why_off = ""  # why this script cannot be scaled
         self._excuse: Callable[[Exception], None] = lambda error: None
         self._scale: Any = None
         self._growth: Any = None
         self._flags: dict[int, Any] = {}
         self._roots: dict[int, ref[Any]] = {}
-        self._inside = self._asks = False
+        self._inside = False
 
     def attach(self, training: Training) -> list[Callable[[], None]]:
         """Act from the first call for which `admits` is asked; return what ends it."""
@@ -73,8 +69,8 @@ class LossScaling:
         """Return whether a root call may compute in float16: its gradients will be scaled."""
         import torch
 
-        if not self._roots and not self.why_off and (word := mention(_SCALED_SEEN_BY)):
-            self._give_up(f"{word}, which would see scaled gradients")
+        if not self._roots and not self.why_off and (where := find_word(_sees_scale)):
+            self._give_up(f"{where}, which would see scaled gradients")
         if self.why_off or torch.is_anomaly_enabled():  # it raises where a gradient overflows
             return False
         if id(module) not in self._roots:
@@ -90,7 +86,6 @@ class LossScaling:
     def _backward(
         self, original: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Answer `torch.autograd.backward`."""
         roots, given = _listed(tensors, grad_tensors)
         names = ("retain_graph", "create_graph", "grad_variables", "inputs")
         asked = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -111,35 +106,11 @@ class LossScaling:
             found = _multiply(_gradients(reached), scale.reciprocal())
             self._settle(found, earlier, reached)
 
-    def _grad(
-        self, original: Any, outputs: Any, inputs: Any, grad_outputs: Any = None,
-        *args: Any, **kwargs: Any,
-    ) -> Any:  # fmt: skip
-        """Answer `torch.autograd.grad`: the script gets unscaled gradients.
-
-        Those that are part of a loss must not overflow: where the graph is kept, they are computed
-        again with a smaller scale.
-        """
-        roots, given = _listed(outputs, grad_outputs)
-        if not self._scales(roots, given):
-            return original(outputs, inputs, grad_outputs, *args, **kwargs)
-        asked = {**dict(zip(("retain_graph", "create_graph"), args, strict=False)), **kwargs}
-        is_kept = asked.get("retain_graph") or asked.get("create_graph")
-        self._asks = True
-        for left_count in reversed(range(_TRIES_COUNT if is_kept else 1)):
-            scale = self._scale_on(roots[0].device)
-            self._inside = True
-            try:
-                found = original(roots, inputs, _times(scale, roots, given), *args, **kwargs)
-            finally:
-                self._inside = False
-            back = scale.reciprocal()
-            unscaled = [None if g is None else g * back.to(g.device, g.dtype) for g in found]
-            useless = _useless([g.detach() for g in unscaled if g is not None], scale.device)
-            self._settle(useless, earlier=0, reached=())
-            if not left_count or not bool(useless):
-                break
-        return tuple(unscaled)
+    def _grad(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Answer `torch.autograd.grad`, asked for by a library, whose gradients stay unscaled."""
+        if self._roots and not self._inside and not self.why_off:
+            self._give_up("a library asks for gradients (autograd.grad), which nothing scales")
+        return original(*args, **kwargs)
 
     def _overflowed(self, optimizer: Any, *, has_closure: bool) -> Any:
         """Return a number that is 1 where a gradient of an optimizer overflowed; None if unknown.
@@ -150,28 +121,15 @@ class LossScaling:
 
         if has_closure and self._roots:
             self._give_up("the script hands a closure to its optimizer, which cannot leave it out")
-        flags = self._take_flags(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        known = [(p, self._flags.pop(id(p), None)) for p in parameters]
+        flags = {id(flag): flag for p, flag in known if p.grad is not None and flag is not None}
         if not flags:
             return None
-        first, *others = flags
+        first, *others = flags.values()
         for other in others:
             first = torch.maximum(first, other.to(first.device))
         return first
-
-    def _take_flags(self, optimizer: Any) -> list[Any]:
-        """Return what is known of the gradients of an optimizer, and forget it."""
-        flags: dict[int, Any] = {}
-        unknown = []
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                flag = self._flags.pop(id(parameter), None)
-                if parameter.grad is not None and flag is not None:
-                    flags[id(flag)] = flag
-                elif parameter.grad is not None and self._asks:
-                    unknown.append(parameter)
-        if unknown:  # the script may have assigned what `torch.autograd.grad` returned
-            flags[0] = _useless(_gradients(unknown), unknown[0].device)
-        return list(flags.values())
 
     # ---- the scale
 
@@ -239,6 +197,14 @@ class LossScaling:
         return list({id(tensor): tensor for tensor in (*found, *weights)}.values())
 
 
+def _sees_scale(code: CodeType) -> str:
+    """Return the name by which code would see scaled gradients, or would have to scale its own."""
+    names = {code.co_name, *code.co_names}
+    if "grad" in names and not names.isdisjoint(("autograd", "torch.autograd")):
+        return "autograd.grad"
+    return min(names & _SCALED_SEEN_BY, default="")
+
+
 def _listed(tensors: Any, gradients: Any) -> tuple[list[Any], list[Any]]:
     """Return what a pass begins from as two lists of one length, as torch reads it."""
     roots = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]
@@ -247,7 +213,6 @@ def _listed(tensors: Any, gradients: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _times(scale: Any, roots: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-    """Return the gradients that a scaled pass begins with."""
     import torch
 
     pairs = zip(roots, given, strict=True)
@@ -256,7 +221,6 @@ def _times(scale: Any, roots: Sequence[Any], given: Sequence[Any]) -> list[Any]:
 
 
 def _gradients(tensors: Iterable[Any]) -> list[Any]:
-    """Return the numbers of the gradients that there are, each once."""
     import torch
 
     found = {}
@@ -265,13 +229,6 @@ def _gradients(tensors: Iterable[Any]) -> list[Any]:
             values = gradient._values() if gradient.is_sparse else gradient.detach()
             found[id(gradient)] = torch.view_as_real(values) if values.is_complex() else values
     return list(found.values())
-
-
-def _useless(gradients: Sequence[Any], device: Any) -> Any:
-    """Return a number on a device: 1 where a gradient is not finite."""
-    import torch
-
-    return _multiply(gradients, torch.ones((), device=device))
 
 
 def _multiply(gradients: Sequence[Any], factor: Any) -> Any:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import nullcontext
 from functools import cache, partial, wraps
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
-
-from hasten.root_calls.host_streams import HostEvent, HostStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,13 +37,12 @@ def present() -> str:
     return str(accelerator.current_accelerator().type) if accelerator.is_available() else ""
 
 
-def substitute(device: Any, target: str) -> Any:
-    """Return what stands for a device in a call: `target`, or the device itself if it is here.
+def _has_cuda() -> bool:
+    return present() == "cuda"
 
-    Args:
-        device: a name, an index of the accelerator, a `torch.device`, or anything else.
-        target: the name of the device to use instead.
-    """
+
+def substitute(device: Any, target: str) -> Any:
+    """Return what stands for a device in a call: `target`, or the device itself if it is here."""
     import torch
 
     if type(device) is int:
@@ -59,24 +57,18 @@ def substitute(device: Any, target: str) -> Any:
 
 
 def replace_missing(target: str) -> Callable[[], None]:
-    """Answer calls that name a device which is not here as if they named `target`.
+    """Answer calls that name a device which is not here as if they named `target`, until undone.
 
     These are `Tensor.to`, `Tensor.cuda`, all functions that make tensors, generators, `torch.load`,
     the default device, `with torch.device(...)`, and what `torch.cuda` would do to the device
     itself or tell of it: one that has the memory of this machine, and no ability of a GPU's. If
-    `target` is the CPU, also `torch.cuda.FloatTensor` and its kin, streams and events.
-    `is_available` still tells the truth, so a script that asks first takes its own way.
-
-    Args:
-        target: the name of a device.
-
-    Returns:
-        A function that puts everything back.
+    `target` is the CPU, also kinds of tensors by name (`"torch.cuda.FloatTensor"`), streams and
+    events. `is_available` still tells the truth, so a script that asks first takes its own way.
     """
     answers = list(_answers(target))
     own = [(owner, name, vars(owner).get(name)) for owner, name, _ in answers]
     for owner, name, answer in answers:
-        if not isinstance(answer, (type, _LegacyKind)):
+        if not isinstance(answer, type):
             wraps(getattr(owner, name))(answer)
             if isinstance(owner, ModuleType):  # so that pickle finds it
                 answer.__module__, answer.__qualname__ = owner.__name__, name
@@ -105,8 +97,9 @@ def _answers(target: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         yield torch.Tensor, name, _with_device(getattr(torch.Tensor, name), target)
     yield torch.Tensor, "to", _with_device(torch.Tensor.to, target, place=1)
     yield torch.Tensor, "cuda", _cuda(target)
-    yield torch.UntypedStorage, "cuda", _storage_here(torch.UntypedStorage.cuda)
-    yield torch.Tensor, "pin_memory", _pin(torch.Tensor.pin_memory)
+    # For a `map_location` that moves storages.
+    yield torch.UntypedStorage, "cuda", _left(torch.UntypedStorage.cuda, _has_cuda)
+    yield torch.Tensor, "pin_memory", _left(torch.Tensor.pin_memory, present)
     yield torch, "set_default_device", _with_device(torch.set_default_device, target, place=0)
     # What `with torch.device(...)` begins.
     yield DeviceContext, "__init__", _with_device(DeviceContext.__init__, target, place=1)
@@ -119,19 +112,10 @@ def _answers(target: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     for name, ask in _ASKED.items():
         yield torch.cuda, name, _unless_cuda(getattr(torch.cuda, name), ask)
     if target == "cpu":
-        yield from _legacy_kinds()
+        yield torch.Tensor, "type", _with_kind(torch.Tensor.type, 1)
+        set_type: Any = torch.set_default_tensor_type
+        yield torch, "set_default_tensor_type", _with_kind(set_type, 0)
         yield from _streams()
-
-
-def _legacy_kinds() -> Iterator[tuple[Any, str, Any]]:
-    """Yield `torch.cuda.FloatTensor` and its kin, and what takes one of them."""
-    import torch
-
-    core: Any = torch
-    for name in (name for name in dir(torch.cuda) if name.endswith("Tensor")):
-        yield torch.cuda, name, _LegacyKind(getattr(torch.cuda, name), getattr(torch, name))
-    yield torch.Tensor, "type", _with_kind(core.Tensor.type, 1)
-    yield torch, "set_default_tensor_type", _with_kind(core.set_default_tensor_type, 0)
 
 
 def _streams() -> Iterator[tuple[Any, str, Any]]:
@@ -139,67 +123,32 @@ def _streams() -> Iterator[tuple[Any, str, Any]]:
 
     cuda: Any = torch.cuda
     instead: tuple[tuple[str, Any], ...] = (
-        ("Stream", HostStream), ("Event", HostEvent), ("device", nullcontext),
+        ("Stream", _Finished), ("Event", _Finished), ("device", nullcontext),
     )  # fmt: skip
     for name, kind in instead:
         original = getattr(cuda, name)
         yield cuda, name, _made_by(original, _unless_cuda(original, kind), kind)
     for name in ("current_stream", "default_stream"):
-        yield cuda, name, _unless_cuda(getattr(cuda, name), HostStream)
+        yield cuda, name, _unless_cuda(getattr(cuda, name), _Finished)
     yield cuda, "stream", _unless_cuda(cuda.stream, nullcontext)
     yield torch.Tensor, "record_stream", _unless_cuda(torch.Tensor.record_stream, lambda: None)
 
 
-class _LegacyKind:
-    """Takes the place of `torch.cuda.FloatTensor` or one of its kin.
-
-    Args:
-        original: that of CUDA.
-        instead: that of the CPU.
-    """
-
-    def __init__(self, original: Any, instead: Any) -> None:
-        self._original = original
-        self._instead = instead
-
-    @property
-    def here(self) -> Any:
-        """The one for this machine."""
-        return self._original if present() == "cuda" else self._instead
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.here(*args, **kwargs)
-
-    def __instancecheck__(self, one: Any) -> bool:
-        return isinstance(one, self.here)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.here, name)
-
-
 def _with_kind(original: Callable[..., Any], place: int) -> Callable[..., Any]:
-    """Return a function whose kind of tensor, at a place and by its name or not, is here."""
-
-    def here(kind: Any) -> Any:
-        if isinstance(kind, str) and present() != "cuda":
-            return kind.replace("torch.cuda.", "torch.")
-        return kind.here if isinstance(kind, _LegacyKind) else kind
+    """Return a function whose kind of tensor, by its name and at a place, is here."""
 
     def answer(*args: Any, **kwargs: Any) -> Any:
-        given = (*args[:place], *map(here, args[place : place + 1]), *args[place + 1 :])
-        return original(*given, **{name: here(value) for name, value in kwargs.items()})
+        kind = args[place] if len(args) > place else None
+        if isinstance(kind, str) and not _has_cuda():
+            here = kind.replace("torch.cuda.", "torch.")
+            args = (*args[:place], here, *args[place + 1 :])
+        return original(*args, **kwargs)
 
     return answer
 
 
 def _made_by(original: Any, make: Callable[..., Any], instead: Any = ()) -> Any:
-    """Return a class like `original` whose instances `make` makes.
-
-    Args:
-        original: the class.
-        make: returns an instance of it or of `instead`.
-        instead: another class, whose instances count, too.
-    """
+    """Return a class like `original` whose instances, some of class `instead`, `make` makes."""
     kinds = (original, instead) if instead else original
 
     class Kind(type(original)):  # type: ignore[misc]
@@ -215,8 +164,6 @@ def _made_by(original: Any, make: Callable[..., Any], instead: Any = ()) -> Any:
 def _with_device(
     original: Callable[..., Any], target: str, place: int | None = None
 ) -> Callable[..., Any]:
-    """Return a function whose `device`, by name or at a place, is here."""
-
     def answer(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is not None:
             kwargs["device"] = substitute(kwargs["device"], target)
@@ -233,25 +180,18 @@ def _cuda(target: str) -> Callable[..., Any]:
     original, move = torch.Tensor.cuda, torch.Tensor.to
 
     def answer(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if present() == "cuda":
+        if _has_cuda():
             return original(tensor, *args, **kwargs)
         return move(tensor, target)
 
     return answer
 
 
-def _storage_here(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a `map_location` that moves storages leave them where they are."""
+def _left(original: Callable[..., Any], is_here: Callable[[], Any]) -> Callable[..., Any]:
+    """Return a method that leaves a tensor or storage as it is where no such device is here."""
 
-    def answer(storage: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(storage, *args, **kwargs) if present() == "cuda" else storage
-
-    return answer
-
-
-def _pin(original: Callable[..., Any]) -> Callable[..., Any]:
-    def answer(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(tensor, *args, **kwargs) if present() else tensor
+    def answer(one: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(one, *args, **kwargs) if is_here() else one
 
     return answer
 
@@ -265,7 +205,6 @@ def _load(original: Callable[..., Any], target: str) -> Callable[..., Any]:
 
 
 def _memory() -> tuple[int, int]:
-    """Return the bytes of this machine that are free, and all of them."""
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     return page_bytes * os.sysconf("SC_AVPHYS_PAGES"), page_bytes * os.sysconf("SC_PHYS_PAGES")
 
@@ -279,7 +218,6 @@ def _properties() -> Any:
 
 
 def _no_state() -> Any:
-    """Return the state of a generator that is not here."""
     import torch
 
     return torch.ByteTensor()
@@ -295,4 +233,36 @@ def _same(answer: Any) -> Any:
 
 
 def _unless_cuda(original: Callable[..., Any], make: Callable[[], Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: original(*args, **kwargs) if present() == "cuda" else make()
+    return lambda *args, **kwargs: original(*args, **kwargs) if _has_cuda() else make()
+
+
+class _Finished:
+    """A stream or event of CUDA's for a script on the CPU, where a call returns when it is done."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._at_s = 0.0
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self, *args: Any) -> None:
+        pass
+
+    wait = wait_event = wait_stream = synchronize
+
+    def record(self, stream: Any = None) -> None:
+        self._at_s = time.perf_counter()
+
+    def record_event(self, event: _Finished | None = None) -> _Finished:
+        event = event or _Finished()
+        event.record()
+        return event
+
+    def elapsed_time(self, end: _Finished) -> float:
+        return 1e3 * (end._at_s - self._at_s)
+
+    def __enter__(self) -> _Finished:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass

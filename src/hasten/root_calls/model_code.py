@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import random
 import sys
+from collections import ChainMap
 from dis import get_instructions
+from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, MutableMapping
 
-    Space = Mapping[str, Any]
+    Space = ChainMap[str, Any]
+    Variable = tuple[MutableMapping[str, Any], str]
 
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "IMPORT_NAME")
-_TORCH = ("torch", "torchvision")
+_LIBRARIES = (
+    "torch", "torchvision", "numpy", "math", "functools", "itertools", "typing", "builtins",
+    "collections",
+)  # fmt: skip
 _OUTWARD = frozenset({
     "print", "pprint", "open", "save", "savez", "savetxt", "savefig", "imsave", "imwrite", "tofile",
     "write", "writelines", "write_text", "write_bytes", "add_scalar", "add_image", "add_histogram",
     "debug", "info", "warning", "error", "exception", "add_scalars", "dump", "log_metric",
     "writerow", "writerows", "log_dict", "wandb", "mlflow",
 })  # fmt: skip
+_CHANCE = ("random", "secrets", "time", "uuid", "datetime", "numpy.random")
+_CACHE = type(lru_cache(int))
+_SYSTEM_DRAWS = frozenset({"urandom", "getrandom"})
 
 
-def model_parts(module: Any) -> Iterator[tuple[str, Space]]:
+def model_parts(module: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the attributes of each submodule, and those of its classes with the class's name.
 
     Torch's own classes are left out.
@@ -35,7 +46,10 @@ def model_parts(module: Any) -> Iterator[tuple[str, Space]]:
 
 
 def model_code(module: Any) -> Iterator[tuple[CodeType, Space]]:
-    """Yield each piece of code, whether it has run or not, and the variables that it sees."""
+    """Yield each piece of code, whether it has run or not, and the variables that it sees.
+
+    These are what it closes over, and its globals. Libraries are left out.
+    """
     known: set[int] = set()
     waiting = [
         found for _, values in model_parts(module) for value in values.values()
@@ -48,20 +62,53 @@ def model_code(module: Any) -> Iterator[tuple[CodeType, Space]]:
         known.add(id(code))
         yield code, space
         waiting += [(part, space) for part in code.co_consts if isinstance(part, CodeType)]
-        for _, value in named_in(code, space):
-            if getattr(value, "__module__", None) is None or _home(value) not in _TORCH:
+        for where, name in named_in(code, space):
+            value = where[name]
+            if getattr(value, "__module__", None) is None or not is_library(value.__module__):
                 waiting += _functions(value)
 
 
-def named_in(code: CodeType, space: Space) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of code, with what it may take from those that are modules."""
+def named_in(code: CodeType, space: Space) -> Iterator[Variable]:
+    """Yield the variables of code, and what it may take from its own classes and modules.
+
+    Each as the mapping that has it, which follows later changes, and its name.
+    """
     names = set(code.co_names)
     for name in {one.argval for one in get_instructions(code) if one.opname in _LOADS}:
-        value = space[name] if name in space else sys.modules.get(name)
-        yield name, value
-        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] != "torch":
-            inside = vars(value)
-            yield from ((name, inside[other]) for other in names if other in inside)
+        where = next((one for one in (*space.maps, sys.modules) if name in one), None)
+        if where is None:
+            continue
+        yield where, name
+        value = where[name]
+        if isinstance(value, ModuleType):
+            is_open = value.__name__.partition(".")[0] != "torch"
+        else:
+            is_open = isinstance(value, type) and not is_library(value.__module__)
+        if is_open:
+            inside: Any = vars(value)
+            yield from ((inside, other) for other in names if other in inside)
+
+
+def is_library(name: str | None) -> bool:
+    """Return whether a module is of torch, NumPy or Python, and none of the script's."""
+    return str(name).partition(".")[0] in _LIBRARIES
+
+
+def _functions(value: Any) -> Iterator[tuple[CodeType, Space]]:
+    """Yield the code behind a value, and what it sees: what it closes over, and its globals."""
+    inside = (getattr(value, name, None) for name in ("__func__", "fget", "__wrapped__"))
+    for one in (value, *inside):
+        if type(one) is FunctionType:
+            closed = zip(one.__code__.co_freevars, one.__closure__ or (), strict=False)
+            cells = {name: cell.cell_contents for name, cell in closed if _is_filled(cell)}
+            yield one.__code__, ChainMap(cells, one.__globals__)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
 
 
 def writes_out(module: Any) -> str:
@@ -72,22 +119,51 @@ def writes_out(module: Any) -> str:
     return ""
 
 
-def _home(value: Any) -> str:
-    return str(value.__module__).partition(".")[0]
+# ---- whether a model uses what torch's compiler cannot: generators, caches, variables
 
 
-def _functions(value: Any) -> Iterator[tuple[CodeType, Space]]:
-    """Yield the code behind a value, and what it sees: its globals and what it closes over."""
-    inside = (getattr(value, name, None) for name in ("__func__", "fget", "__wrapped__"))
-    for one in (value, *inside):
-        if type(one) is FunctionType:
-            closed = zip(one.__code__.co_freevars, one.__closure__ or (), strict=False)
-            cells = {name: cell.cell_contents for name, cell in closed if _is_filled(cell)}
-            yield one.__code__, {**one.__globals__, **cells}
+def other_draws(module: Any) -> str:
+    """Say where code of a model names a generator or a clock other than torch's own, or a cache.
+
+    Compiled code would keep what it drew while being traced, or draw in other places. It calls
+    the function behind a cache (`functools.lru_cache`) without asking the cache, and keeps what an
+    environment variable was.
+    """
+    for owner, values in model_parts(module):
+        for name, value in values.items():
+            if _is_chance(value):
+                return f"{owner or 'the model'} has {name}"
+    for code, space in model_code(module):
+        for where, name in named_in(code, space):
+            value = where[name]
+            if _is_chance(value) or (isinstance(value, ModuleType) and _is_systems(code, value)):
+                return f"{code.co_name} names {name}"
+    return ""
 
 
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
+def _is_systems(code: CodeType, module: ModuleType) -> bool:
+    is_torch = module.__name__.partition(".")[0] == "torch"
+    return not is_torch and not _SYSTEM_DRAWS.isdisjoint(code.co_names)
+
+
+def _is_chance(value: Any) -> bool:
+    """Return whether a value is a generator, clock or cache, or belongs to one of their modules."""
+    import torch
+
+    if value is os.environ or value is os.getenv:
+        return True
+    if isinstance(value, _CACHE):
+        home = str(getattr(value, "__module__", ""))
+        return home.partition(".")[0] not in ("torch", "torchvision")
+    owner = getattr(value, "__self__", None)
+    if any(isinstance(one, (random.Random, torch.Generator)) for one in (value, owner)):
+        return True
+    homes = [value.__name__] if isinstance(value, ModuleType) else [
+        getattr(value, "__module__", None) or "", type(value).__module__,
+        type(owner).__module__ if owner is not None else "",
+    ]  # fmt: skip
+    return any(_is_in(str(home), kind) for home in homes for kind in _CHANCE)
+
+
+def _is_in(home: str, module: str) -> bool:
+    return home == module or home.startswith((f"{module}.", f"{module}_"))

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import sysconfig
-from dis import get_instructions
+from functools import cache
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ _LIBRARIES = tuple(
     sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
-_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _LAUNCHERS = frozenset({"torch", "accelerate", "lightning"})
 STREAMS = ("Stream", "default_stream", "set_stream", "stream")
 """Names in code that may compute on several streams of a device."""
@@ -43,15 +42,10 @@ def own_code() -> Iterator[CodeType]:
             yield code
 
 
-def mention(attributes: Iterable[str], functions: Iterable[str] = ()) -> str:
-    """Say where the script's code has one of these names; empty if it has none.
-
-    Args:
-        attributes: names that count wherever they appear, even in definitions.
-        functions: names that count only as functions, not as attributes.
-    """
-    words, calls = frozenset(attributes), frozenset(functions)
-    return find_word(lambda code: _has(code, words, calls))
+def mention(words: Iterable[str]) -> str:
+    """Say where the script's code has one of these names, if only in a definition; empty if not."""
+    known = frozenset(words)
+    return find_word(lambda code: min(known & {code.co_name, *code.co_names}, default=""))
 
 
 def find_word(asks: Callable[[CodeType], str]) -> str:
@@ -71,17 +65,6 @@ def _within(code: CodeType, asks: Callable[[CodeType], str]) -> str:
     return asks(code) or next(filter(None, (_within(one, asks) for one in inner)), "")
 
 
-def _has(code: CodeType, words: frozenset[str], calls: frozenset[str]) -> str:
-    names = {code.co_name, *code.co_names}
-    if found := words & names:
-        return min(found)
-    if calls & names:
-        loaded = {one.argval for one in get_instructions(code) if one.opname in _GLOBAL}
-        if found := calls & loaded:
-            return min(found)
-    return ""
-
-
 def _is_own(path: str, started: tuple[str, ...]) -> bool:
     """Return whether a file is the script's: not Python's, of no installed package, not ours.
 
@@ -97,7 +80,6 @@ def _is_own(path: str, started: tuple[str, ...]) -> bool:
 
 
 def _started() -> tuple[str, ...]:
-    """Return the folders of the packages that were started, if they are installed."""
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None) or ""
     names = [spec.name] if spec is not None else []
@@ -108,3 +90,45 @@ def _started() -> tuple[str, ...]:
     return tuple(
         os.path.dirname(one) + os.sep for one in files if one and one.endswith("__init__.py")
     )
+
+
+# ---- whether the script's code asks for gradients in ways that few do, now or in a later epoch
+
+_TWICE = "create_graph"
+_TWICE_BY_NAME = frozenset({"hessian", "hvp", "vhp", "jvp"})
+
+
+def second_derivatives() -> str:
+    """Say where the script's code asks for gradients of gradients; empty if it does not.
+
+    A penalty may be added late, so the code is read, whether it has run or not.
+    """
+    return find_word(_differentiates_twice)
+
+
+def _differentiates_twice(code: CodeType) -> str:
+    for name in code.co_names:
+        if name in _TWICE_BY_NAME:
+            return name
+    for constant in code.co_consts:
+        if constant == _TWICE or (isinstance(constant, tuple) and _TWICE in constant):
+            return _TWICE
+    by_place = {"autograd", "grad"} <= set(code.co_names) and True in code.co_consts
+    return "autograd.grad(..., True)" if by_place else ""
+
+
+@cache
+def partial_gradients() -> str:
+    """Say where the script calls `autograd.grad`, `retain_grad` or `backward(inputs=...)`."""
+    return find_word(_differentiates_in_part)
+
+
+def _differentiates_in_part(code: CodeType) -> str:
+    names = set(code.co_names)
+    if "retain_grad" in names:
+        return "retain_grad"
+    if {"autograd", "grad"} <= names:
+        return "autograd.grad"
+    tuples = [constant for constant in code.co_consts if isinstance(constant, tuple)]
+    by_name = "backward" in names and any("inputs" in constant for constant in tuples)
+    return "backward(inputs=...)" if by_name else ""

@@ -8,8 +8,9 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from hasten.root_calls.calls import leaves_among, loosen, made_by_autograd, nodes_behind
+from hasten.root_calls.calls import leaves_among, loosen, nodes_behind
 from hasten.root_calls.fit import uninitialized
+from hasten.root_calls.values import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,45 +29,24 @@ _LEAST_RECENT_COUNT = 8
 
 
 class Root:
-    """The compiled forms of one root module; never the module itself.
-
-    Args:
-        patience_count: training calls before it is compiled.
-
-    Attributes:
-        call_count: training calls so far.
-        recent: the kinds of the latest calls.
-        graphs: what was compiled, by the kind of call.
-        built: the number of graphs compiled, by the number of threads that they are for.
-        outputs: what the script does with the module's outputs.
-        trains: whether some weight required a gradient at the latest call.
-        hook_serial: torch's count of hooks when the module was last looked at.
-        why_plain: why it has to stay as it is, empty if it need not.
-        given_up: whether it stays as it is for good.
-        error: the reason, until it has been reported.
-    """
+    """The compiled forms of one root module; never the module itself."""
 
     def __init__(self, patience_count: int) -> None:
-        self.call_count = 0
+        self.call_count = 0  # training calls so far
         self.recent: deque[Any] = deque(maxlen=max(_LEAST_RECENT_COUNT, 2 * patience_count))
-        self.graphs: dict[Any, Graph] = {}
-        self.built: Counter[int] = Counter()
+        self.graphs: dict[Any, Graph] = {}  # by the kind of call
+        self.built: Counter[int] = Counter()  # by the number of threads that they are for
         self.outputs = Outputs(self.asked_for_gradient)
-        self.trains = False
-        self.hook_serial = -1
-        self.why_plain = ""
-        self.given_up = False
-        self.error: Exception | None = None
+        self.trains = False  # whether some weight required a gradient at the latest call
+        self.hook_serial = -1  # torch's count of hooks when the module was last looked at
+        self.why_plain = ""  # why it has to stay as it is
+        self.given_up = False  # it stays as it is for good
+        self.error: Exception | None = None  # the reason, until it has been reported
         self._weights: list[ref[Any]] = []
         self._methods: list[tuple[Any, str]] = []
         self._state_kinds: dict[Any, int] = {}
         self._retired_count = 0
         self._often_ratio = _OFTEN_RATIO if patience_count else _AT_ONCE_RATIO
-
-    @property
-    def looked_at(self) -> bool:
-        """Whether the module was there to be looked at: a lazy one is not before its first call."""
-        return self.hook_serial >= 0
 
     def state_kind(self, module: Any) -> int:
         """Return a number for which weights train now, their memory layout, and the module's code.
@@ -75,9 +55,12 @@ class Root:
         again if the dicts of their modules are unchanged
         (https://github.com/pytorch/pytorch/issues/139476), nor at the methods of a class.
         """
+        import torch
+
         weights = [weight for held in self._weights if (weight := held()) is not None]
         if not weights or len(weights) < len(self._weights):
-            weights = [] if uninitialized(module) else _dense(module)
+            weights = [] if uninitialized(module) else list(module.parameters())
+            weights = [weight for weight in weights if weight.layout is torch.strided]
             self._weights = list(map(ref, weights))
             self._methods = _methods(module)
         self.trains = any(weight.requires_grad for weight in weights)
@@ -159,12 +142,6 @@ def _methods(module: Any) -> list[tuple[Any, str]]:
     ]
 
 
-def _dense(module: Any) -> list[Any]:
-    import torch
-
-    return [weight for weight in module.parameters() if weight.layout is torch.strided]
-
-
 # ---- which outputs of a module the script trains, and which weights lie behind each of them
 
 _MOST_KINDS_COUNT = 16
@@ -177,16 +154,11 @@ class Outputs:
     If an output is not used, plain torch leaves the gradients of the weights that lie
     behind only it None, and optimizers skip them. Compiled code fills them with zeros, and
     weight decay then moves these weights: https://github.com/pytorch/pytorch/issues/131794
-
-    Args:
-        notice: called with the gradients of outputs before they are passed on.
-
-    Attributes:
-        reached: for each kind of call that plain torch has made, the weights behind what it gave.
     """
 
     def __init__(self, notice: Callable[[Any], None]) -> None:
         self._notice = notice
+        # For each kind of call that plain torch has made, the weights behind what it gave.
         self.reached: dict[Any, frozenset[int]] = {}
         self._behind: dict[Any, Sequence[frozenset[int]]] = {}
         self._waiting: deque[tuple[Sequence[frozenset[int]], set[int]]] = deque(
@@ -194,14 +166,8 @@ class Outputs:
         )
 
     def follow(self, kind: Any, result: Any, *, plain: bool) -> Any:
-        """Watch which outputs of a call are used, and return them.
-
-        Args:
-            kind: of the call.
-            result: what it gave.
-            plain: whether plain torch made it, so that autograd's graph shows the weights.
-        """
-        made = made_by_autograd(result)
+        """Watch which outputs of a call are used; the graph of a `plain` one shows the weights."""
+        made = [tensor for tensor in tensors_in(result) if tensor.grad_fn is not None]
         if plain and kind not in self.reached:
             self._learn(kind, made)
         behind, asked = self._behind.get(kind, ()), set[int]()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import importlib
-import random
-import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
 from hasten.root_calls.graph import Graph
-from hasten.root_calls.own_code import find_word, mention
-from hasten.root_calls.random_state_use import other_draws, states, went_on
+from hasten.root_calls.model_code import other_draws
+from hasten.root_calls.own_code import mention, second_derivatives
 from hasten.root_calls.root import Root
+from hasten.root_calls.snapshot import Snapshot, states, went_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import CodeType
 
     from hasten.lever import Training
     from hasten.root_calls.graph import Compiler
@@ -36,11 +34,6 @@ class Twins:
     A module is watched first, over `patience_count` training calls. Then each kind of call
     (shapes, types, structure) that is frequent is compiled as one graph without breaks. Whatever
     is not certain to be the same runs as plain torch: evaluation, odd batches, modules with hooks.
-
-    Args:
-        training: where root calls are made.
-        compiler: turns a graph into something that can be called.
-        patience_count: training calls of a module before it is compiled.
     """
 
     def __init__(
@@ -53,7 +46,7 @@ class Twins:
         self._patience_count = 0 if training.at_once else patience_count
         self._roots: Any = WeakIdKeyDictionary()  # modules may be equal
         self._plain = plain_surroundings()
-        self._kept_donation: bool | None = None
+        self._donation = ExitStack()
         self._own_hooks_count = 0
 
     def attach(self) -> Callable[[], None]:
@@ -63,7 +56,7 @@ class Twins:
         def detach() -> None:
             undo()
             self._roots.clear()
-            self._let_donate()
+            self._donation.close()
 
         return detach
 
@@ -102,7 +95,6 @@ class Twins:
         return self._follow(root, kind, result, plain=False)
 
     def _follow(self, root: Root, kind: Any, result: Any, *, plain: bool) -> Any:
-        """Follow the outputs of a call, and count the hooks that this takes."""
         from torch.utils.hooks import RemovableHandle
 
         before = RemovableHandle.next_id
@@ -111,7 +103,6 @@ class Twins:
         return result
 
     def _plainly(self, root: Root, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
-        """Make a call with plain torch, and see whether it draws from other generators."""
         before = None if root.given_up or root.why_plain else states()
         result = call(args, kwargs)
         if before is not None and went_on(before):
@@ -119,12 +110,11 @@ class Twins:
         return result
 
     def _wanted(self, root: Root, key: Any, module: Any) -> Any:
-        """Return what to compile for a call that has no compiled form, None for nothing."""
         if root.why_plain:
             root.give_up(RuntimeError(root.why_plain))
         elif next(module.parameters(), None) is None:
             root.give_up(None)
-        elif root.looked_at and root.trains:
+        elif root.hook_serial >= 0 and root.trains:  # a lazy module has not been looked at
             return root.wanted(key)
         return None
 
@@ -185,14 +175,8 @@ class Twins:
         setting when it compiles, and again in each backward pass.
         """
         settings: Any = importlib.import_module("torch._functorch.config")
-        if self._kept_donation is None and hasattr(settings, "donated_buffer"):
-            self._kept_donation = settings.donated_buffer
-            settings.donated_buffer = False
-
-    def _let_donate(self) -> None:
-        if self._kept_donation is not None:
-            settings: Any = importlib.import_module("torch._functorch.config")
-            settings.donated_buffer, self._kept_donation = self._kept_donation, None
+        if hasattr(settings, "donated_buffer") and settings.donated_buffer:
+            self._donation.enter_context(settings.patch(donated_buffer=False))
 
 
 def _autocast() -> tuple[Any, ...]:
@@ -204,54 +188,7 @@ def _autocast() -> tuple[Any, ...]:
     )
 
 
-# ---- what a failed attempt to compile may have changed, so that plain torch can start afresh
-
 _MARKS = ("_dynamo", "_torchdynamo")
-
-
-class Snapshot:
-    """The buffers of a module and the states of the random generators at this moment.
-
-    Attributes:
-        generator: the state of torch's generator.
-    """
-
-    def __init__(self, module: Any) -> None:
-        import torch
-
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-        self._python = random.getstate()
-        self.generator = torch.get_rng_state()
-        cuda: Any = torch.cuda
-        self._cuda = cuda.get_rng_state_all() if cuda.is_initialized() else []
-        numpy = sys.modules.get("numpy")
-        self._numpy = numpy.random.get_state() if numpy is not None else None
-
-    def is_near(self, tolerance: float) -> bool:
-        """Return whether the buffers are what they were, but for rounding.
-
-        Args:
-            tolerance: the norm of a difference, relative to that of the buffer.
-        """
-        return all(
-            bool((buffer.double() - value.double()).norm() <= tolerance * value.double().norm())
-            for buffer, value in self._buffers
-        )
-
-    def restore(self) -> None:
-        """Put everything back."""
-        import torch
-
-        with torch.no_grad():
-            for buffer, value in self._buffers:
-                if not torch.equal(buffer, value):
-                    buffer.data.copy_(value)  # a graph may have saved the buffer
-        random.setstate(self._python)
-        torch.set_rng_state(self.generator)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
 
 
 @contextmanager
@@ -266,30 +203,3 @@ def unmarked(module: Any) -> Iterator[None]:
             for name in set(vars(holder)) - names:
                 if name.startswith(_MARKS):
                     del vars(holder)[name]
-
-
-# ---- whether the script's own code differentiates twice, now or in a later epoch
-
-_KEYWORD = "create_graph"
-_FUNCTIONS = frozenset({"hessian", "hvp", "vhp", "jvp"})
-
-
-def second_derivatives() -> str:
-    """Say where the script's code asks for gradients of gradients; empty if it does not.
-
-    Compiled code has none, and fails if a loss asks for them; a penalty may be added late. So
-    the code is read, whether it has run or not; libraries are not.
-    """
-    return find_word(_asks)
-
-
-def _asks(code: CodeType) -> str:
-    """Return the word by which code differentiates twice."""
-    for name in code.co_names:
-        if name in _FUNCTIONS:
-            return name
-    for constant in code.co_consts:
-        if constant == _KEYWORD or (isinstance(constant, tuple) and _KEYWORD in constant):
-            return _KEYWORD
-    by_place = {"autograd", "grad"} <= set(code.co_names) and True in code.co_consts
-    return "autograd.grad(..., True)" if by_place else ""

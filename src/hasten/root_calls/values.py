@@ -35,6 +35,18 @@ def with_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
     return value
 
 
+def tensors_in(value: Any) -> list[Any]:
+    """Return the tensors in a value, in the order in which `with_tensors` meets them."""
+    found: list[Any] = []
+
+    def note(tensor: Any) -> Any:
+        found.append(tensor)
+        return tensor
+
+    with_tensors(value, note)
+    return found
+
+
 def _packed(value: Any, change: Callable[[Any], Any]) -> Any:
     """Change a packed sequence, except for `batch_sizes`, which torch wants on the CPU."""
     named = {name: getattr(value, name) for name in ("data", "sorted_indices", "unsorted_indices")}
@@ -55,7 +67,6 @@ def _sequence_like(value: Any, parts: list[Any]) -> Any:
 
 
 def _changed_parts(own: dict[Any, Any], change: Callable[[Any], Any]) -> dict[Any, Any]:
-    """Return those of the named parts that change."""
     parts = {name: with_tensors(part, change) for name, part in own.items()}
     return {name: part for name, part in parts.items() if part is not own[name]}
 

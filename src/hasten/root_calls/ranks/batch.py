@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.root_calls.calls import nodes_behind
-from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,28 +53,6 @@ def split(size: int, count: int) -> list[Span]:
     return [Span(low, high, size) for low, high in pairwise(ends)]
 
 
-def tensors_in(value: Any) -> list[Any]:
-    """Return the tensors in a value, in the order in which `with_tensors` meets them."""
-    found: list[Any] = []
-
-    def note(tensor: Any) -> Any:
-        found.append(tensor)
-        return tensor
-
-    with_tensors(value, note)
-    return found
-
-
-def batch_size(tensors: Sequence[Any]) -> int:
-    """Return the samples in a batch: the first dimension of the first tensor that has any."""
-    return next((len(tensor) for tensor in tensors if tensor.dim()), 0)
-
-
-def share_of(value: Any, span: Span) -> Any:
-    """Return the value with one share of each tensor that has the batch's first dimension."""
-    return with_tensors(value, lambda tensor: cut(tensor, span))
-
-
 def cut(tensor: Any, span: Span) -> Any:
     """Return one share of a tensor, or all of it where its first dimension is not the batch's."""
     is_batch = tensor.dim() and len(tensor) == span.size
@@ -84,12 +61,6 @@ def cut(tensor: Any, span: Span) -> Any:
 
 def find_join(whole: Any, shares: Sequence[Any], spans: Sequence[Span], tolerance: float) -> Join:
     """Find how an output of the whole batch follows from those of its shares.
-
-    Args:
-        whole: what one process gives.
-        shares: what each rank gives, in order.
-        spans: the samples of each.
-        tolerance: by how much they may differ, relative to the norm.
 
     Raises:
         ValueError: in no way that is known; the message says what the output is like.
@@ -133,10 +104,6 @@ def bending(output: Any, size: int) -> str:
 
     Where it is straight, as a clamp is above its bound, shares are joined as if it were not there;
     beyond they are not, and one batch does not show both.
-
-    Args:
-        output: a number.
-        size: samples in the batch.
     """
     nodes = nodes_behind([output])
     users: dict[Any, list[Any]] = {}
@@ -177,14 +144,7 @@ def joined(join: Join, shares: Sequence[Any], spans: Sequence[Span]) -> Any:
 
 
 def is_near(found: Any, expected: Any, tolerance: float, floor: float = 0.0) -> bool:
-    """Return whether two tensors agree, by the norm of their difference.
-
-    Args:
-        found: one tensor.
-        expected: the other.
-        tolerance: the norm that the difference may have, relative to that of `expected`.
-        floor: a norm that it may have in any case.
-    """
+    """Return whether two tensors differ by a small norm: relative to that expected, or a floor."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return False
     found, expected = found.detach(), expected.detach()

@@ -23,7 +23,7 @@ def normalize(*, exchange: Exchange, **given: Any) -> Any:
     x = given["input"]
     number = exchange.next_number()
     mean, var, count = _statistics(x.detach(), number, exchange)
-    if exchange.is_first:
+    if exchange.rank == 0:
         running = given["running_mean"], given["running_var"]
         _update(running, (mean, var * (count / max(1, count - 1))), given["momentum"])
     dtype = _statistics_dtype(x)
@@ -32,7 +32,6 @@ def normalize(*, exchange: Exchange, **given: Any) -> Any:
 
 
 def _statistics_dtype(x: Any) -> Any:
-    """Return the dtype of statistics: float32 for inputs of fewer bits."""
     import torch
 
     return torch.float64 if x.dtype == torch.float64 else torch.float32

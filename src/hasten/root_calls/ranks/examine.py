@@ -9,13 +9,14 @@ from contextlib import redirect_stdout
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.root_calls.ranks.batch import find_join, is_near, tensors_in
-from hasten.root_calls.ranks.graph import gradients
+from hasten.root_calls.calls import leaves_among, nodes_behind
+from hasten.root_calls.own_code import partial_gradients
+from hasten.root_calls.ranks.batch import find_join, is_near
+from hasten.root_calls.ranks.held_state import HeldState
+from hasten.root_calls.ranks.helper import gradients
 from hasten.root_calls.ranks.memory import room_bytes
-from hasten.root_calls.ranks.partial_gradients import partial_gradients
-from hasten.root_calls.ranks.side_effects import SideEffects, are_joined
-from hasten.root_calls.twins import Snapshot
-from hasten.root_calls.values import with_tensors
+from hasten.root_calls.snapshot import Snapshot, states, went_on
+from hasten.root_calls.values import tensors_in, with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from hasten.root_calls.ranks.messages import RootCall
     from hasten.root_calls.ranks.served import SharedModel
 
-    Start = Callable[[RootCall, int], SharedModel]
+    Start = Callable[[RootCall, int], SharedModel]  # given the bytes that messages take
 
 _SPARE_BYTES = 2**20
 _LARGEST_COPY_BYTES = 2**28
@@ -34,21 +35,13 @@ _ALIKE = (bool, int, str, type(None))  # a share has the same, where they do not
 
 
 class SharingCheck(NamedTuple):
-    """What an examined call showed.
+    """What an examined call showed."""
 
-    Attributes:
-        result: what the script gets.
-        joins: how its outputs follow from those of the shares; empty if they do not.
-        draws: the call draws from torch's generator.
-        why_not: why the shares give something else; empty if they do not.
-        is_final: it is no use to examine other calls of the model.
-    """
-
-    result: Any
-    joins: tuple[Join, ...] = ()
-    draws: bool = False
-    why_not: str = ""
-    is_final: bool = False
+    result: Any  # what the script gets
+    joins: tuple[Join, ...] = ()  # how its outputs follow from those of the shares
+    draws: bool = False  # from torch's generator
+    why_not: str = ""  # why the shares give something else
+    is_final: bool = False  # it is no use to examine other calls of the model
 
 
 class _DiffersError(Exception):
@@ -70,10 +63,6 @@ def examine(root_call: RootCall, start: Start) -> SharingCheck:
     compared for a copy of the model in double precision: in single precision a rounding error that
     decides the sign of what enters a ReLU lets gradients jump. Whatever comes out, generator and
     buffers of the model are left as after one call.
-
-    Args:
-        root_call: the call.
-        start: returns the model of a call with helpers, given the bytes that messages take.
     """
     import torch
 
@@ -107,11 +96,7 @@ def _call_plainly(root_call: RootCall) -> _PlainCall:
 
 
 def _prove(root_call: RootCall, plain: _PlainCall, start: Start) -> bool:
-    """Return whether a copy in double precision gives the same; False if there can be none.
-
-    Raises:
-        _DiffersError: it gives something else.
-    """
+    """Return whether a copy in double precision gives the same; False if there can be none."""
     import torch
 
     if room_bytes(root_call.module.parameters()) > _LARGEST_COPY_BYTES:
@@ -155,14 +140,7 @@ def _kept(module: Any) -> dict[int, Any]:
 def _compare(
     root_call: RootCall, plain: _PlainCall, start: Start, tolerance: float
 ) -> tuple[Any, tuple[Join, ...]]:
-    """Make a call in several processes, and compare it with one in a single process.
-
-    Returns:
-        What the call returned, and how it follows from what the ranks returned.
-
-    Raises:
-        _DiffersError: they differ by more than rounding.
-    """
+    """Make a call in several processes; return what it gave, and how that follows from shares."""
     import torch
 
     outputs = tensors_in(plain.result)
@@ -192,7 +170,6 @@ def _compare_numbers(expected: list[Any], found: list[Any], tolerance: float) ->
 
 
 def _numbers(root_call: RootCall, value: Any) -> list[Any]:
-    """Return the outputs of a call, and the gradients that they send to weights and inputs."""
     import torch
 
     outputs = tensors_in(value)
@@ -211,7 +188,6 @@ def _numbers(root_call: RootCall, value: Any) -> list[Any]:
 
 
 def _unfit(root_call: RootCall, result: Any) -> str:
-    """Say why the result of a model cannot come from several processes; empty where it can."""
     import torch
 
     if not tensors_in(result):
@@ -230,11 +206,6 @@ def _unfit(root_call: RootCall, result: Any) -> str:
 
 
 def _compare_forms(expected: Any, found: Any) -> None:
-    """Check that two results are alike but for the values in their tensors.
-
-    Raises:
-        _DiffersError: one has something that is another in a share, or may be.
-    """
     import torch
 
     if type(expected) is not type(found):
@@ -253,7 +224,6 @@ def _compare_forms(expected: Any, found: Any) -> None:
 
 
 def _parts(value: Any) -> dict[Any, Any] | None:
-    """Return what is in a container, by names or places; None if it is none."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, (list, tuple)):
@@ -273,3 +243,59 @@ def _tolerance(root_call: RootCall) -> float:
         dtypes.add(root_call.surroundings.autocast[0])
     worst = max((torch.finfo(dtype).eps for dtype in dtypes), default=2.0**-23)
     return _ROUNDING_COUNT * worst if worst < 1e-6 else 4 * worst
+
+
+# ---- what a call did beside returning something, and what it learns beside its parameters
+
+
+class SideEffects:
+    """Looks at a model and its inputs before a call in one process, and again after it."""
+
+    def __init__(self, root_call: RootCall) -> None:
+        self._module = root_call.module
+        self._inputs = root_call.tensors
+        self._held = HeldState(self._module)
+        self._buffers = {id(buffer) for buffer in self._module.buffers()}
+        self._generators = states()
+        self._before = self._written_to()
+
+    def found(self, result: Any) -> str:
+        """Say what helpers could not do in the script's place; empty for nothing."""
+        if went_on(self._generators):
+            return "the model draws random numbers from Python or NumPy"
+        if why := self._held.unwatchable:
+            return why
+        if changed := self._held.changed():
+            return f"a call of the model changes {changed}"
+        if self._written_to() != self._before:
+            return "a call of the model writes to its weights, their gradients or its inputs"
+        if _leaves_behind(result, self._inputs) - set(map(id, self._module.parameters())):
+            return "the model learns weights that are not among its parameters"
+        return ""
+
+    def _written_to(self) -> list[Any]:
+        """Return where the tensors lie that a call may read only, and how often they were written.
+
+        Buffers are left out: they are compared by value.
+        """
+        tensors = [*self._held.tensors, *self._inputs]
+        tensors = [tensor for tensor in tensors if id(tensor) not in self._buffers]
+        found = [(id(tensor), tensor.data_ptr(), tensor._version) for tensor in tensors]
+        grads = [weight.grad for weight in self._module.parameters() if weight.grad is not None]
+        return found + [(id(grad), grad.data_ptr(), grad._version) for grad in grads]
+
+
+def are_joined(result: Any) -> bool:
+    """Return whether the gradient of one output goes through another."""
+    outputs = [output for output in tensors_in(result) if output.grad_fn is not None]
+    nodes = {output.grad_fn for output in outputs}
+    if len(outputs) < 2:
+        return False
+    return len(nodes) < len(outputs) or any(
+        (nodes - {output.grad_fn}) & nodes_behind([output]) for output in outputs
+    )
+
+
+def _leaves_behind(result: Any, inputs: list[Any]) -> set[int]:
+    """Return the ids of the tensors that get gradients from a result, not by way of its inputs."""
+    return set(map(id, leaves_among(nodes_behind(tensors_in(result), inputs))))

@@ -24,27 +24,17 @@ class Exchange:
 
     Args:
         rows: float64 of shape (ranks + 1, 1 + numbers), in shared memory.
-
-    Attributes:
-        checks: called now and then while this process waits; they raise if others will not come.
     """
 
     def __init__(self, rows: Any) -> None:
         context = get_context("fork")
         self._values, self._result = rows[:-1], rows[-1]
-        self._rank = self._number = 0
+        self.rank = 0  # of this process; 0 for that of the script
+        self._number = 0
+        # Called now and then while this process waits; they raise if others will not come.
         self.checks: Sequence[Callable[[], None]] = ()
         self._there = [context.Semaphore(0) for _ in range(len(rows) - 2)]
         self._go_on = [context.Semaphore(0) for _ in range(len(rows) - 2)]
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process runs the script."""
-        return self._rank == 0
-
-    def become(self, rank: int) -> None:
-        """Become another rank, in a process that was just forked."""
-        self._rank = rank
 
     def begin(self) -> None:
         """Begin a call: its exchanges are numbered from 1 on."""
@@ -73,11 +63,11 @@ class Exchange:
         end = 1 + len(own)
         if end > self._values.shape[1]:
             raise LostRankError("the model normalizes by batch outside of a BatchNorm module")
-        self._values[self._rank, 0] = number
-        self._values[self._rank, 1:end] = own
-        if self._rank:
-            self._there[self._rank - 1].release()
-            self._wait(self._go_on[self._rank - 1])
+        self._values[self.rank, 0] = number
+        self._values[self.rank, 1:end] = own
+        if self.rank:
+            self._there[self.rank - 1].release()
+            self._wait(self._go_on[self.rank - 1])
         else:
             for semaphore in self._there:
                 self._wait(semaphore)

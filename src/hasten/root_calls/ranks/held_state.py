@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from dis import get_instructions
 from operator import is_
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hasten.root_calls.model_code import is_library, model_code, named_in
 from hasten.root_calls.ranks.weights import others_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    Variable = tuple[Mapping[str, Any], str]
+    from hasten.root_calls.model_code import Variable
 
-_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, type, ModuleType)
-_LIBRARIES = ("torch", "torchvision", "numpy", "math", "functools", "itertools", "typing")
 _TRAINING = "training"
 _LARGE_COUNT = 1000
 _ABSENT = object()
@@ -27,22 +25,16 @@ class HeldState:
     """Tells whether a model is what it was at the fork, but for its values.
 
     What is watched: attributes of its submodules and their classes, containers and plain objects
-    among them, which weights require gradients and how they lie in memory, and the global variables
-    that methods of its classes read.
-
-    Args:
-        module: the model; it is not kept alive.
-
-    Attributes:
-        tensors: its parameters, buffers and tensors that are mere attributes.
+    among them, which weights require gradients and how they lie in memory, and the variables that
+    its code reads. The model is not kept alive.
     """
 
     def __init__(self, module: Any) -> None:
         submodules = list(module.modules())
         kinds = {kind for part in submodules for kind in type(part).__mro__}
-        own_kinds = [vars(kind) for kind in kinds if not _is_library(kind.__module__)]
+        own_kinds = [vars(kind) for kind in kinds if not is_library(kind.__module__)]
         self._submodules = [vars(part) for part in submodules]
-        self._variables = _variables_of(own_kinds)
+        self._variables = _variables_of(module)
         read = {name: space[name] for space, name in self._variables}
         inside = _spaces_in([*self._submodules, read])
         self._spaces = [*self._submodules, *own_kinds, *inside, *_spaces_in(inside)]
@@ -52,7 +44,6 @@ class HeldState:
         self.unwatchable = self._unwatchable({id(part) for part in submodules})
 
     def _unwatchable(self, known: set[int]) -> str:
-        """Say what the model has that cannot be watched; empty for nothing."""
         import torch
 
         for value in self._values:
@@ -104,7 +95,6 @@ class HeldState:
         return found
 
     def _names(self) -> Iterator[str]:
-        """Yield a name for each value in `_now`, for messages."""
         for space in self._spaces:
             if isinstance(space, (list, set, deque)):
                 yield from ["an element"] * len(space)
@@ -140,52 +130,7 @@ def _spaces_in(spaces: list[Any]) -> list[Any]:
     return list(found.values())
 
 
-def _variables_of(kinds: list[Any]) -> list[Variable]:
-    """Return the variables that methods of a model's classes read: where each is, and its name.
-
-    Global variables, and what code names of classes and modules that are no libraries. Functions
-    that it calls are followed.
-    """
-    known: set[int] = set()
-    found: dict[tuple[int, str], Variable] = {}
-    waiting = [value for kind in kinds for value in kind.values()]
-    while waiting:
-        function = waiting.pop()
-        if not isinstance(function, FunctionType) or id(function.__code__) in known:
-            continue
-        known.add(id(function.__code__))
-        for space, name in _named(function):
-            value = space[name]
-            if isinstance(value, FunctionType):
-                if not _is_library(value.__module__):
-                    waiting.append(value)
-            elif not isinstance(value, _CODE):
-                found[id(space), name] = space, name
-    return list(found.values())
-
-
-def _named(function: FunctionType) -> Iterator[Variable]:
-    """Yield the global variables that code names, and the attributes of its classes and modules."""
-    space = function.__globals__
-    loaded, attributes = _read(function.__code__)
-    for name in loaded & space.keys():
-        yield space, name
-        value = space[name]
-        home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
-        if isinstance(value, (type, ModuleType)) and not _is_library(home):
-            inside = vars(value)
-            yield from ((inside, one) for one in attributes & inside.keys())
-
-
-def _is_library(name: str | None) -> bool:
-    return str(name).partition(".")[0] in (*_LIBRARIES, "builtins", "collections")
-
-
-def _read(code: CodeType) -> tuple[set[str], set[str]]:
-    """Return the global names that code loads, and all names that it uses."""
-    loaded = {one.argval for one in get_instructions(code) if one.opname in _LOADS}
-    inner = [_read(part) for part in code.co_consts if isinstance(part, CodeType)]
-    return (
-        loaded.union(*(one for one, _ in inner)),
-        set(code.co_names).union(*(other for _, other in inner)),
-    )
+def _variables_of(module: Any) -> list[Variable]:
+    named = (one for code, space in model_code(module) for one in named_in(code, space))
+    found = {(id(where), name): (where, name) for where, name in named}
+    return [(where, name) for where, name in found.values() if not isinstance(where[name], _CODE)]

@@ -13,9 +13,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hasten.root_calls.ranks.batch import tensors_in
-from hasten.root_calls.ranks.graph import gradients
-from hasten.root_calls.ranks.memory import NoRoomError, room_bytes
+from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.ranks.messages import (
     Backward,
     Failed,
@@ -26,9 +24,10 @@ from hasten.root_calls.ranks.messages import (
     put_together,
 )
 from hasten.root_calls.ranks.share import Share
+from hasten.root_calls.values import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
     from hasten.root_calls.ranks.exchange import Exchange
@@ -46,11 +45,7 @@ def fork(serve: Callable[[], None], kept: int) -> int:
     """Fork a process that calls `serve` and ends; return its id.
 
     It dies with the script's process, leaves signals to it, and writes nothing: neither what is
-    left in buffers nor what the model prints. It holds on to no file, pipe or socket.
-
-    Args:
-        serve: what it does.
-        kept: the descriptor that it needs.
+    left in buffers nor what the model prints. It holds on to no file, pipe or socket but `kept`.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -84,14 +79,7 @@ def _let_go(kept: int) -> None:
 
 
 class Helper:
-    """The loop of a helper.
-
-    Args:
-        line: the connection to the script's process, and the memory of its messages.
-        weights: the model's weights in shared memory, and this helper's gradients.
-        exchange: where the ranks meet.
-        root_call: a call of the model, as it was when this process was forked.
-    """
+    """The loop of a helper."""
 
     def __init__(
         self,
@@ -100,7 +88,7 @@ class Helper:
         exchange: Exchange,
         root_call: RootCall,
     ) -> None:
-        self._connection, self._region = line
+        self._connection, self._region = line  # to the script's process; the memory of messages
         self._weights = weights
         self._exchange = exchange
         self._share = Share()
@@ -114,7 +102,7 @@ class Helper:
         for owner, name, answer in self._share.answers():
             module = importlib.import_module(owner)
             setattr(module, name, partial(answer, getattr(module, name)))
-        self._exchange.become(rank)
+        self._exchange.rank = rank
         self._weights.use(rank)
         while True:
             try:
@@ -125,8 +113,7 @@ class Helper:
                 is_forward = isinstance(message, Forward)
                 reply: Any = self._forward(message) if is_forward else self._backward(message)
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                reply = Failed(reason, isinstance(error, NoRoomError))
+                reply = Failed(f"{type(error).__name__}: {error}")
             self._connection.send(reply)
 
     def _forward(self, message: Forward) -> ShareOutputs:
@@ -148,7 +135,7 @@ class Helper:
                 [tensor for tensor in inputs if tensor.requires_grad],
                 [output for output in outputs if output.requires_grad],
             )
-        self._region.rewind()
+        self._region.used_bytes = 0
         places = [self._region.put(output) for output in outputs]
         requires = [output.requires_grad for output in outputs]
         back = room_bytes(tensor for tensor in inputs if tensor.requires_grad)
@@ -186,10 +173,27 @@ class Helper:
             keeps_graph=message.keeps_graph,
         )  # fmt: skip
         reached = self._weights.give(found[: len(weights)])
-        self._region.rewind(message.end_bytes)
+        self._region.used_bytes = message.end_bytes
         return Gradients(
             reached,
             tuple(
                 None if grad is None else self._region.put(grad) for grad in found[len(weights) :]
             ),
         )
+
+
+def gradients(
+    outputs: Sequence[Any], given: Sequence[Any], tensors: Sequence[Any], *, keeps_graph: bool
+) -> tuple[Any, ...]:
+    """Return the gradients of outputs by tensors, None where there is none.
+
+    What `torch.autograd.grad` does, which is watched for the script's calls.
+    """
+    import torch
+
+    engine: Any = torch.autograd.Variable._execution_engine
+    found: tuple[Any, ...] = engine.run_backward(
+        tuple(outputs), tuple(given), keeps_graph, False, tuple(tensors), allow_unreachable=True,
+        accumulate_grad=False,
+    )  # fmt: skip
+    return found

@@ -21,62 +21,33 @@ class TensorPlace(NamedTuple):
     dtype: Any
 
 
-class NoRoomError(Exception):
-    """A region is too small for what was put into it."""
-
-
 def room_bytes(tensors: Iterable[Any]) -> int:
     """Return the bytes that tensors take in a region."""
     return sum(_rounded(tensor.numel() * tensor.element_size()) for tensor in tensors)
 
 
 class Region:
-    """One anonymous mapping; nothing of it is left when its processes have ended.
-
-    Args:
-        size_bytes: of the mapping.
-    """
+    """One anonymous mapping; nothing of it is left when its processes have ended."""
 
     def __init__(self, size_bytes: int) -> None:
-        self._map = mmap.mmap(-1, max(size_bytes, mmap.PAGESIZE))
-        self._next_bytes = 0
-
-    def rewind(self, offset_bytes: int = 0) -> None:
-        """Go on at an offset; what lies behind it may be overwritten."""
-        self._next_bytes = offset_bytes
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of the mapping."""
-        return len(self._map)
-
-    @property
-    def used_bytes(self) -> int:
-        """Where the next tensor will lie."""
-        return self._next_bytes
+        self.size_bytes = max(size_bytes, mmap.PAGESIZE)
+        self.used_bytes = 0  # where the next tensor will lie; what is behind may be overwritten
+        self._map = mmap.mmap(-1, self.size_bytes)
 
     def reserve(self, like: Any) -> TensorPlace:
-        """Find room for a tensor of this form, dense in memory.
-
-        Raises:
-            NoRoomError: there is none.
-        """
+        """Find room for a tensor of this form, dense in memory."""
         import torch
 
         stride = torch.empty_like(like, device="meta").stride()  # dense
-        place = TensorPlace(self._next_bytes, tuple(like.shape), tuple(stride), like.dtype)
-        end_bytes = self._next_bytes + _rounded(like.numel() * like.element_size())
-        if end_bytes > len(self._map):
-            raise NoRoomError
-        self._next_bytes = end_bytes
+        place = TensorPlace(self.used_bytes, tuple(like.shape), tuple(stride), like.dtype)
+        end_bytes = self.used_bytes + _rounded(like.numel() * like.element_size())
+        if end_bytes > self.size_bytes:
+            raise RuntimeError("tensors do not fit into the memory of messages")
+        self.used_bytes = end_bytes
         return place
 
     def put(self, tensor: Any) -> TensorPlace:
-        """Copy a tensor into the region.
-
-        Raises:
-            NoRoomError: it does not fit.
-        """
+        """Copy a tensor into the region."""
         place = self.reserve(tensor)
         self.at(place).copy_(tensor.detach())
         return place

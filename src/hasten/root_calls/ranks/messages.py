@@ -14,42 +14,24 @@ if TYPE_CHECKING:
 
 
 class Surroundings(NamedTuple):
-    """What a call depends on beside its arguments and the model.
-
-    Attributes:
-        with_grad: a gradient may be asked for.
-        autocast: its dtype and whether casts are cached; None where it is off.
-        thread_count: threads that share an operation.
-        generator: the state of torch's generator; None before the call is sent.
-        training: whether each submodule is in training mode; None where nothing has changed.
-    """
+    """What a call depends on beside its arguments and the model."""
 
     with_grad: bool
-    autocast: tuple[Any, bool] | None
+    autocast: tuple[Any, bool] | None  # its dtype, and whether casts are cached
     thread_count: int
-    generator: bytes | None
-    training: tuple[bool, ...] | None
+    generator: bytes | None = None  # the state of torch's, once the call is sent
+    training: tuple[bool, ...] | None = None  # of each submodule, where modes have changed
 
 
 class RootCall(NamedTuple):
-    """A root call that the script makes.
-
-    Attributes:
-        module: the model.
-        call: makes its call in this process.
-        args: positional arguments.
-        kwargs: the others.
-        tensors: those in both.
-        size: samples in the batch.
-        surroundings: what else the call depends on.
-    """
+    """A root call that the script makes."""
 
     module: Any
-    call: Callable[[Any, Any], Any]
+    call: Callable[[Any, Any], Any]  # makes it in this process
     args: Any
     kwargs: Any
-    tensors: list[Any]
-    size: int
+    tensors: list[Any]  # those in both
+    size: int  # samples in the batch
     surroundings: Surroundings
 
 
@@ -61,108 +43,68 @@ class SharedTensor(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """Answer a root call for a share; the reply is `ShareOutputs` or `Failed`.
-
-    Attributes:
-        number: of the call.
-        span: the share.
-        form: the pickled arguments, without their tensors.
-        inputs: the tensors in them.
-        surroundings: what else it depends on.
-        forgotten: numbers of calls whose graphs are gone in the script's process.
-    """
+    """Answer a root call for a share; the reply is `ShareOutputs` or `Failed`."""
 
     number: int
     span: Span
-    form: bytes
+    form: bytes  # the pickled arguments, without their tensors
     inputs: tuple[SharedTensor, ...]
     surroundings: Surroundings
-    forgotten: tuple[int, ...]
+    forgotten: tuple[int, ...]  # numbers of calls whose graphs are gone in the script's process
 
 
 class ShareOutputs(NamedTuple):
-    """The tensors in what a call returned.
-
-    Attributes:
-        tensors: in order.
-        backward_bytes: what their gradients and those of the inputs will take at most.
-    """
+    """The tensors in what a call returned."""
 
     tensors: tuple[SharedTensor, ...]
-    backward_bytes: int
+    backward_bytes: int  # what their gradients and those of the inputs will take at most
 
 
 class Backward(NamedTuple):
-    """Go back from the outputs of a call; the reply is `Gradients` or `Failed`.
-
-    Attributes:
-        number: of the call.
-        outputs: the gradient of each output that requires one, None where it has none.
-        end_bytes: where the last of them ends; the reply lies behind it.
-        keeps_graph: the script may go back once more.
-    """
+    """Go back from the outputs of a call; the reply is `Gradients` or `Failed`."""
 
     number: int
-    outputs: tuple[TensorPlace | None, ...]
-    end_bytes: int
-    keeps_graph: bool
+    outputs: tuple[TensorPlace | None, ...]  # a gradient for each output that requires one
+    end_bytes: int  # where the last of them ends; the reply lies behind it
+    keeps_graph: bool  # the script may go back once more
 
 
 class Gradients(NamedTuple):
-    """The gradients of a share; those of weights lie where both sides know.
+    """The gradients of a share; those of weights lie where both sides know."""
 
-    Attributes:
-        reached: for each weight whether it has any.
-        inputs: those of the inputs that require one.
-    """
-
-    reached: tuple[bool, ...]
-    inputs: tuple[TensorPlace | None, ...]
+    reached: tuple[bool, ...]  # for each weight whether it has any
+    inputs: tuple[TensorPlace | None, ...]  # those of the inputs that require one
 
 
 class Failed(NamedTuple):
-    """A share could not be computed.
-
-    Attributes:
-        reason: type and message of the exception.
-        no_room: its tensors did not fit into the memory of its messages.
-    """
+    """A share could not be computed."""
 
     reason: str
-    no_room: bool
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Any, tensors: list[Any]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self.tensors: list[Any] = []
+        self._tensors = tensors
 
     def persistent_id(self, obj: Any) -> int | None:
         import torch
 
         if not isinstance(obj, torch.Tensor):
             return None
-        self.tensors.append(obj)
-        return len(self.tensors) - 1
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, tensor: Callable[[int], Any]) -> None:
-        super().__init__(file)
-        self._tensor = tensor
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._tensor(pid)
+        self._tensors.append(obj)
+        return len(self._tensors) - 1
 
 
 def take_apart(value: Any) -> tuple[bytes, list[Any]]:
     """Return a value without its tensors, pickled, and its tensors."""
-    file = io.BytesIO()
-    pickler = _Pickler(file)
-    pickler.dump(value)
-    return file.getvalue(), pickler.tensors
+    file, tensors = io.BytesIO(), list[Any]()
+    _Pickler(file, tensors).dump(value)
+    return file.getvalue(), tensors
 
 
 def put_together(form: bytes, tensors: list[Any]) -> Any:
     """Return the value that was taken apart, with these tensors in it."""
-    return _Unpickler(io.BytesIO(form), tensors.__getitem__).load()
+    unpickler: Any = pickle.Unpickler(io.BytesIO(form))
+    unpickler.persistent_load = tensors.__getitem__
+    return unpickler.load()

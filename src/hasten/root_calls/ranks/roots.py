@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
 from hasten.root_calls.model_code import writes_out
-from hasten.root_calls.ranks.batch import Join, batch_size, tensors_in
+from hasten.root_calls.own_code import second_derivatives
+from hasten.root_calls.ranks.batch import Join
 from hasten.root_calls.ranks.examine import examine, messages_bytes
-from hasten.root_calls.ranks.memory import NoRoomError, room_bytes
+from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.ranks.messages import RootCall, Surroundings
 from hasten.root_calls.ranks.served import SharedModel
 from hasten.root_calls.ranks.share import Share
 from hasten.root_calls.ranks.weights import others_in
-from hasten.root_calls.twins import second_derivatives
+from hasten.root_calls.values import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _PATIENCE_COUNT = 4
 _FREE_START_COUNT, _CALLS_PER_START_COUNT = 5, 50
-_MOST_MODELS_COUNT = 8
 _MOST_MEMORY_RATIO = 0.5
 _MOST_KINDS_COUNT = 16
 _AGAIN_COUNTS = frozenset({10, 100, 1_000, 10_000, 100_000})
@@ -39,48 +38,30 @@ class _Kind:
     """Calls of one kind: the same structure and types, in the same surroundings.
 
     Where they draw, also the same sizes: what is drawn for the whole batch is told by its shape.
-
-    Attributes:
-        joins: how outputs of the whole batch follow from those of the shares.
-        why_not: why they are made in one process; empty if they are not.
-        message_ratio: bytes of inputs and outputs over those of the inputs.
-        call_count: how many were answered.
-        marked: which tensors had what may mark a sample that a mean leaves out.
     """
 
-    joins: tuple[Join, ...]
-    why_not: str
-    message_ratio: float
-    call_count: int
-    marked: frozenset[tuple[int, bool]] = frozenset()
+    joins: tuple[Join, ...] = ()
+    why_not: str = ""  # why they are made in one process
+    message_ratio: float = 1.0  # bytes of inputs and outputs over those of the inputs
+    call_count: int = 0
+    marked: frozenset[tuple[int, bool]] = frozenset()  # see `_marked`
 
 
-_NOT_SHARED = _Kind((), "there are too many kinds of calls", 1.0, 0)
+_NOT_SHARED = _Kind(why_not="there are too many kinds of calls")
 
 
 @dataclass(slots=True)
 class _Root:
-    """One model.
-
-    Attributes:
-        served: it and its helpers, while there are any.
-        kinds: its kinds of calls that were examined.
-        drawing: those that draw, without their sizes.
-        call_count: calls so far.
-        start_count: how often helpers were forked.
-        hook_serial: torch's count of hooks when the model was last looked at.
-        why_not: why it stays in one process; empty if it need not.
-        is_loss: it has no weights.
-    """
+    """One model, and its helpers while there are any."""
 
     served: SharedModel | None = None
-    kinds: dict[Any, _Kind] = field(default_factory=dict)
-    drawing: set[Any] = field(default_factory=set)
+    kinds: dict[Any, _Kind] = field(default_factory=dict)  # those that were examined
+    drawing: set[Any] = field(default_factory=set)  # those that draw, without their sizes
     call_count: int = 0
-    start_count: int = 0
-    hook_serial: int = -1
-    why_not: str = ""
-    is_loss: bool = False
+    start_count: int = 0  # how often helpers were forked
+    hook_serial: int = -1  # torch's count of hooks when the model was last looked at
+    why_not: str = ""  # why it stays in one process
+    is_loss: bool = False  # it has no weights
 
     @property
     def is_shared(self) -> bool:
@@ -97,10 +78,7 @@ class _Root:
 class Ranks:
     """Answer root calls by several processes, where that gives what one gives.
 
-    Args:
-        training: where root calls are made.
-        rank_count: processes, with that of the script.
-        idle: called when it turns out that no model can be shared.
+    `idle` is called when it turns out that no model can be shared.
     """
 
     def __init__(self, training: Training, rank_count: int, idle: Callable[[], None]) -> None:
@@ -141,7 +119,7 @@ class Ranks:
         self._look(root, module)
         key = None if root.is_loss or root.why_not else signature((args, kwargs))
         tensors = [] if key is None else tensors_in((args, kwargs))
-        size = batch_size(tensors)
+        size = next((len(tensor) for tensor in tensors if tensor.dim()), 0)
         if size < self._rank_count:
             self._excuse(root)
             return call(args, kwargs)
@@ -184,7 +162,6 @@ class Ranks:
             root.why_not = f"helpers would have to be forked again too often: {changed}"
 
     def _look(self, root: _Root, module: Any) -> None:
-        """Look at a model, and again whenever a hook was registered."""
         from torch.utils.hooks import RemovableHandle
 
         serial = RemovableHandle.next_id
@@ -199,7 +176,6 @@ class Ranks:
             root.why_not = f"helpers give no gradients of gradients, and {where}"
 
     def _unfit(self, module: Any) -> str:
-        """Say why a model cannot be copied to helpers; empty if it can."""
         import torch
 
         tensors = [*module.parameters(), *others_in(module)]
@@ -211,8 +187,6 @@ class Ranks:
             return "the model writes to its weights (max_norm)"
         if where := writes_out(module):  # of shares of a batch, and by each helper
             return f"the model's code may print or write files: {where}"
-        if sum(one.is_shared for one in self._roots.values()) >= _MOST_MODELS_COUNT:
-            return "the script has too many models"
         needed_bytes = 2 * self._rank_count * room_bytes(tensors)
         if needed_bytes > _MOST_MEMORY_RATIO * _available_bytes():
             return "the memory is too small for the gradients of helpers"
@@ -224,14 +198,9 @@ class Ranks:
         autocast = None
         if torch.is_autocast_enabled("cpu"):
             autocast = torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
-        return Surroundings(
-            torch.is_grad_enabled(), autocast, torch.get_num_threads(), generator=None,
-            training=None,
-        )  # fmt: skip
+        return Surroundings(torch.is_grad_enabled(), autocast, torch.get_num_threads())
 
     def _examine(self, root: _Root, root_call: RootCall, loose: Any, exact: Any) -> Any:
-        """Make a call in one process and in several; note whether they agree."""
-
         def start(one: RootCall, room_bytes: int) -> SharedModel:
             if one.module is not root_call.module:
                 return self._forked(one, room_bytes)
@@ -245,10 +214,9 @@ class Ranks:
         if seen.is_final:
             root.why_not = seen.why_not
         ratio = messages_bytes(root_call, seen.result) / messages_bytes(root_call)
-        count, marked = (before.call_count, before.marked) if before is not None else (0, set())
-        known = _Kind(
-            seen.joins, seen.why_not, ratio, count + 1, _marked(root_call.tensors) | marked
-        )
+        count, marked = (before.call_count, before.marked) if before else (0, frozenset())
+        marked |= _marked(root_call.tensors)
+        known = _Kind(seen.joins, seen.why_not, ratio, count + 1, marked)
         root.kinds[exact if seen.draws else loose] = known
         return seen.result
 
@@ -279,10 +247,7 @@ class Ranks:
             found = served.answer(root_call, state)
         except Exception as error:
             root.served = None
-            if isinstance(error, NoRoomError):
-                known.message_ratio *= 2
-            else:
-                root.why_not = str(error) or type(error).__name__
+            root.why_not = str(error) or type(error).__name__
             if served is not None:
                 served.close(str(error))
         else:
@@ -334,10 +299,6 @@ def _marked(tensors: list[Any]) -> frozenset[tuple[int, bool]]:
 
 
 def _available_bytes() -> int:
-    """Return the memory that is left; without bound where the system does not tell."""
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return sys.maxsize
+    with open("/proc/meminfo") as file:
+        lines = dict(line.split(":", 1) for line in file)
+    return int(lines["MemAvailable"].split()[0]) * 1024

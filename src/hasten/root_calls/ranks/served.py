@@ -6,16 +6,17 @@ import os
 import signal
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
-from hasten.root_calls.ranks.batch import cut, joined, share_of, split, tensors_in
+from hasten.root_calls.ranks.batch import cut, joined, split
 from hasten.root_calls.ranks.exchange import Exchange, LostRankError
-from hasten.root_calls.ranks.graph import functions
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import Helper, fork
-from hasten.root_calls.ranks.memory import NoRoomError, Region, TensorPlace, room_bytes
+from hasten.root_calls.ranks.memory import Region, TensorPlace, room_bytes
 from hasten.root_calls.ranks.messages import (
     Backward,
     Failed,
@@ -28,7 +29,7 @@ from hasten.root_calls.ranks.messages import (
     take_apart,
 )
 from hasten.root_calls.ranks.weights import Weights
-from hasten.root_calls.values import with_tensors
+from hasten.root_calls.values import tensors_in, with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,15 +39,11 @@ if TYPE_CHECKING:
     from hasten.root_calls.ranks.share import Share
 
 _SLICE_S = 1.0
-_PATIENCE_COUNT = 120
+_PATIENCE_COUNT = 600
 
 
 class HelperProcess:
-    """A helper, as the script's process sees it.
-
-    Attributes:
-        region: the memory of its messages.
-    """
+    """A helper, as the script's process sees it, and the memory of its messages."""
 
     def __init__(self, connection: Connection, region: Region, pid: int) -> None:
         self.region = region
@@ -54,11 +51,7 @@ class HelperProcess:
         self._pid = pid
 
     def send(self, message: Any) -> None:
-        """Send a message.
-
-        Raises:
-            LostRankError: the helper is gone.
-        """
+        """Send a message."""
         try:
             self._connection.send(message)
         except OSError as error:
@@ -69,43 +62,23 @@ class HelperProcess:
 
         Raises:
             LostRankError: the helper is gone or stuck, or its share could not be computed.
-            NoRoomError: its answer does not fit.
         """
         # Slices are counted, not seconds: all processes of a trial may be stopped meanwhile.
-        spent, idle_count = self._cpu_ticks(), 0
-        while not self._connection.poll(_SLICE_S):
-            before, spent = spent, self._cpu_ticks()
-            idle_count = idle_count + 1 if spent == before else 0
-            if idle_count >= _PATIENCE_COUNT:
-                raise LostRankError("a helper of the model does not answer")
+        if not any(self._connection.poll(_SLICE_S) for _ in range(_PATIENCE_COUNT)):
+            raise LostRankError("a helper of the model does not answer")
         try:
             answer = self._connection.recv()
         except (EOFError, OSError):
             raise LostRankError("a helper of the model is gone") from None
         if isinstance(answer, Failed):
-            if answer.no_room:
-                raise NoRoomError
             raise LostRankError(f"a helper of the model failed: {answer.reason}")
         return answer
 
     def check(self) -> None:
-        """Check that the helper lives, while it is expected at an exchange.
-
-        Raises:
-            LostRankError: it has ended, or has answered already.
-        """
+        """Check that the helper lives, while it is expected at an exchange."""
         if self._connection.poll():
             self.receive()
             raise LostRankError("a helper of the model has left out a batch normalization")
-
-    def _cpu_ticks(self) -> int:
-        """Return the CPU time that the helper has used; 0 where the kernel does not tell."""
-        try:
-            with open(f"/proc/{self._pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            return 0
-        return int(fields[11]) + int(fields[12])
 
     def end(self) -> None:
         """End the helper, which has nothing to clean up, and wait for it."""
@@ -123,16 +96,10 @@ def _end(helpers: list[HelperProcess], owner: int) -> None:
 
 
 class RankOutputs(NamedTuple):
-    """What the ranks returned for their shares.
+    """What the ranks returned for their shares."""
 
-    Attributes:
-        own: what this process returned.
-        tensors: for each tensor in it, those of all ranks in order.
-        spans: the samples of each rank.
-    """
-
-    own: Any
-    tensors: list[list[Any]]
+    own: Any  # what this process returned
+    tensors: list[list[Any]]  # for each tensor in it, those of all ranks in order
     spans: list[Span]
 
     def joined(self, joins: Sequence[Join]) -> Any:
@@ -143,24 +110,12 @@ class RankOutputs(NamedTuple):
 
 
 class SharedModel:
-    """A model and the helpers that were forked with it.
-
-    Args:
-        root_call: a call of the model, which is not kept alive.
-        rank_count: processes, with that of the script.
-        room_bytes: for the tensors of one message.
-        share: the share that this process computes.
-
-    Attributes:
-        held: what the helpers have a copy of.
-        lost: why there can be no more calls; empty while there can.
-        room_bytes: for the tensors of one message.
-    """
+    """A model and the helpers that were forked with it."""
 
     def __init__(self, root_call: RootCall, rank_count: int, room_bytes: int, share: Share) -> None:
         self.held = HeldState(root_call.module)
-        self.lost = ""
-        self.room_bytes = room_bytes
+        self.lost = ""  # why there can be no more calls
+        self.room_bytes = room_bytes  # for the tensors of one message
         self._share = share
         self._weights = Weights(root_call.module, rank_count - 1)
         self._exchange = Exchange(_rows(root_call.module, rank_count))
@@ -202,13 +157,8 @@ class SharedModel:
     def answer(self, root_call: RootCall, generator: Any) -> RankOutputs:
         """Make a root call, a share in each process.
 
-        Args:
-            root_call: the call.
-            generator: the state of torch's generator.
-
         Raises:
             LostRankError: a helper failed.
-            NoRoomError: the tensors of a message do not fit.
         """
         self._is_published = False
         self.lost = "a call was interrupted"
@@ -223,7 +173,8 @@ class SharedModel:
         self._number += 1
         tensors = self._send(root_call, surroundings, spans)
         shared, token = self._collect(tensors, spans, surroundings.with_grad)
-        args, kwargs = share_of((root_call.args, root_call.kwargs), spans[0])
+        given = root_call.args, root_call.kwargs
+        args, kwargs = with_tensors(given, lambda tensor: cut(tensor, spans[0]))
         with self._share.of(spans[0], self._exchange):
             own = root_call.call(args, kwargs)
         found = tensors_in(own)
@@ -242,7 +193,7 @@ class SharedModel:
         forgotten = tuple(self._forgotten.popleft() for _ in range(len(self._forgotten)))
         requires = [surroundings.with_grad and tensor.requires_grad for tensor in tensors]
         for helper, span in zip(self._helpers, spans[1:], strict=True):
-            helper.region.rewind()
+            helper.region.used_bytes = 0
             places = [helper.region.put(cut(tensor, span)) for tensor in tensors]
             inputs = tuple(map(SharedTensor, places, requires))
             helper.send(Forward(self._number, span, form, inputs, surroundings, forgotten))
@@ -259,26 +210,24 @@ class SharedModel:
         shared = SharedCall(self, self._number, requires)
         if not (weights or inputs):
             return shared, None
-        return shared, functions().collect(shared, *weights, *pieces)
+        collect, _ = functions()
+        return shared, collect(shared, *weights, *pieces)
 
     def _delivered(
         self, shared: SharedCall, token: Any, replies: list[ShareOutputs]
     ) -> list[list[Any]]:
-        """Return the outputs of each helper, joined to the script's graph.
-
-        Raises:
-            NoRoomError: the gradients on the way back would not fit.
-        """
+        """Return the outputs of each helper, joined to the script's graph."""
         for helper, reply in zip(self._helpers, replies, strict=True):
             if reply.backward_bytes > helper.region.size_bytes:
-                raise NoRoomError
+                raise LostRankError("gradients do not fit into the memory of messages")
             shared.given += [(helper, tensor) for tensor in reply.tensors]
         differentiable = [tensor.requires_grad for _, tensor in shared.given]
         if token is None or not any(differentiable):
             outputs = shared.outputs()
         else:
             finalize(shared, self._forgotten.append, shared.number).atexit = False
-            outputs = functions().deliver(shared, token, differentiable)
+            _, deliver = functions()
+            outputs = deliver(shared, token, differentiable)
         each = len(replies[0].tensors)
         return [list(outputs[each * k : each * (k + 1)]) for k in range(len(replies))]
 
@@ -287,14 +236,14 @@ class SharedModel:
         import torch
 
         if self._pending is not None:  # another call in the same graph
-            self.take_gradients(self._pending)
+            self._take_gradients(self._pending)
         if self.lost:
             raise LostRankError(f"the helpers of the model are lost: {self.lost}")
         if shared.number != self._number:
             self._weights.publish(with_buffers=False)  # a later call may have had other weights
         keeps: Any = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
         for helper in self._helpers:
-            helper.region.rewind()
+            helper.region.used_bytes = 0
             pairs = zip(shared.given, gradients, strict=True)
             places: list[TensorPlace | None] = [
                 None if gradient is None else helper.region.put(gradient)
@@ -305,8 +254,15 @@ class SharedModel:
             helper.send(Backward(shared.number, tuple(places), end_bytes, bool(keeps())))
         self._pending = shared
 
-    def take_gradients(self, shared: SharedCall) -> None:
-        """Wait for the gradients of a call, unless they have come."""
+    def gradients(self, shared: SharedCall) -> list[Any]:
+        """Wait for the gradients of the tensors that `collect` was given, each one or None."""
+        self._take_gradients(shared)
+        taken, shared.taken = shared.taken, None
+        if taken is None:
+            raise LostRankError("the helpers' gradients of this call are lost")
+        return taken
+
+    def _take_gradients(self, shared: SharedCall) -> None:
         if self._pending is not shared:
             return
         self._pending = None
@@ -322,38 +278,20 @@ class SharedModel:
         shared.taken = [*totals, *inputs]
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class SharedCall:
-    """One root call, of which helpers have shares.
+    """One root call, of which helpers have shares."""
 
-    Attributes:
-        number: of the call.
-        requires_grad: for each weight whether it required a gradient.
-        given: the tensors in the helpers' outputs, in order, and whose they are.
-        taken: the gradients of the weights and inputs, once they have come.
-    """
-
-    def __init__(self, served: SharedModel, number: int, requires_grad: Sequence[bool]) -> None:
-        self.number = number
-        self.requires_grad = requires_grad
-        self.given: list[tuple[HelperProcess, SharedTensor]] = []
-        self.taken: list[Any] | None = None
-        self._served = served
+    served: SharedModel
+    number: int
+    requires_grad: Sequence[bool]  # of each weight, at the time of the call
+    given: list[tuple[HelperProcess, SharedTensor]] = field(default_factory=list)
+    """The tensors in the helpers' outputs, in order, and whose they are."""
+    taken: list[Any] | None = None  # the gradients of weights and inputs, once they have come
 
     def outputs(self) -> list[Any]:
         """Return copies of the helpers' outputs, all in one list."""
         return [helper.region.at(tensor.place).clone() for helper, tensor in self.given]
-
-    def send(self, gradients: tuple[Any, ...]) -> None:
-        """Send the gradients of these outputs, each a tensor or None."""
-        self._served.send_back(self, gradients)
-
-    def gradients(self) -> list[Any]:
-        """Wait for the gradients of the tensors that `collect` was given, each one or None."""
-        self._served.take_gradients(self)
-        taken, self.taken = self.taken, None
-        if taken is None:
-            raise LostRankError("the helpers' gradients of this call are lost")
-        return taken
 
 
 def _rows(module: Any, rank_count: int) -> Any:
@@ -366,3 +304,52 @@ def _rows(module: Any, rank_count: int) -> Any:
     rows = torch.empty(rank_count + 1, width, dtype=torch.float64, device="meta")
     region = Region(room_bytes([rows]))
     return region.at(region.reserve(rows))
+
+
+# ---- how the shares of helpers stand in the script's graph
+
+
+@cache
+def functions() -> tuple[Any, Any]:
+    """Return the two ends of the helpers' shares; `call` is a `served.SharedCall`.
+
+    `collect(call, *tensors)` returns a token, through which gradients flow to them.
+    `deliver(call, token, differentiable)` returns the helpers' outputs; the last argument says of
+    each whether a gradient goes through it.
+
+    Autograd runs what was made last first: `deliver`, made after the script's own share, sends the
+    gradients of the outputs to the helpers; the own share follows, and `collect`, made before it,
+    waits for the helpers' gradients. They are added to those of the own share before any weight
+    sees them.
+    """
+    import torch
+    from torch.autograd.function import once_differentiable
+
+    class Collect(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, call: Any, *tensors: Any) -> Any:
+            ctx.call = call
+            return torch.zeros(())
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, grad: Any) -> Any:
+            return (None, *ctx.call.served.gradients(ctx.call))
+
+    class Deliver(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, call: Any, token: Any, differentiable: Any) -> Any:
+            ctx.call = call
+            ctx.set_materialize_grads(False)
+            outputs = call.outputs()
+            pairs = zip(outputs, differentiable, strict=True)
+            ctx.mark_non_differentiable(*(output for output, is_one in pairs if not is_one))
+            return tuple(outputs)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *grads: Any) -> Any:
+            ctx.call.served.send_back(ctx.call, grads)
+            return None, torch.zeros(()), None
+
+    return Collect.apply, Deliver.apply

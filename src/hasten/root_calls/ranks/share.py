@@ -123,7 +123,6 @@ class Share:
 
 
 def _format_of(tensor: Any) -> Any:
-    """Return the memory format of a tensor: channels last, or else the plain one."""
     import torch
 
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())

@@ -14,10 +14,6 @@ class Weights:
     """Copies of a model's tensors that helpers read; the model's own stay where they are.
 
     Made before the helpers are forked. Rank 0 is the script's process.
-
-    Args:
-        module: the model.
-        helper_count: processes beside that of the script.
     """
 
     def __init__(self, module: Any, helper_count: int) -> None:
@@ -33,11 +29,7 @@ class Weights:
         self._rank = 0
 
     def publish(self, *, with_buffers: bool = True) -> None:
-        """Copy the model's values to where helpers read them, in the script's process.
-
-        Raises:
-            RuntimeError: one has another shape now.
-        """
+        """Copy the model's values to where helpers read them, in the script's process."""
         import torch
 
         with torch.no_grad():
@@ -91,12 +83,7 @@ class Weights:
         return tuple(gradient is not None for gradient in found)
 
     def total(self, requires_grad: Sequence[bool], reached: Sequence[Sequence[bool]]) -> list[Any]:
-        """Return the sum of the helpers' gradients for each weight that required one, or None.
-
-        Args:
-            requires_grad: which did, at the time of the call.
-            reached: for each helper, what `give` returned in it.
-        """
+        """Return the sum of the helpers' gradients for each weight that required one, or None."""
         rooms = [_those(room, requires_grad) for room in self._gradients]
         totals = []
         for places, flags in zip(zip(*rooms, strict=True), zip(*reached, strict=True), strict=True):

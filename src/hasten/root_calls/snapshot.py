@@ -1,0 +1,69 @@
+"""What a call changes beside weights: buffers, and the states of random generators."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Snapshot:
+    """The buffers of a module and the states of the random generators at this moment."""
+
+    def __init__(self, module: Any) -> None:
+        import torch
+
+        lazy = torch.nn.parameter.is_lazy  # without values yet
+        self._module = module
+        self._buffers = [None if lazy(one) else one.detach().clone() for one in module.buffers()]
+        self._python = random.getstate()
+        self.generator = torch.get_rng_state()
+        cuda: Any = torch.cuda
+        self._cuda = cuda.get_rng_state_all() if cuda.is_initialized() else []
+        numpy = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy is not None else None
+
+    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the buffers that there are now, which may be other tensors, and their values."""
+        pairs = zip(self._module.buffers(), self._buffers, strict=False)
+        return ((buffer, value) for buffer, value in pairs if value is not None)
+
+    def is_near(self, tolerance: float) -> bool:
+        """Return whether the norms of buffers and of what they were agree but for rounding."""
+        return all(
+            bool((buffer.double() - value.double()).norm() <= tolerance * value.double().norm())
+            for buffer, value in self._pairs()
+        )
+
+    def restore(self) -> None:
+        """Put everything back."""
+        import torch
+
+        with torch.no_grad():
+            for buffer, value in self._pairs():
+                if not torch.equal(buffer, value):
+                    buffer.data.copy_(value)  # a graph may have saved the buffer
+        random.setstate(self._python)
+        torch.set_rng_state(self.generator)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+
+
+def states() -> dict[str, Any]:
+    """Return the state of Python's generator, and of NumPy's if it is imported."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy is None:
+        return {"random": random.getstate()}
+    kind, keys, *rest = numpy.get_state(legacy=True)
+    return {"random": random.getstate(), "numpy": (kind, keys.tobytes(), *rest)}
+
+
+def went_on(before: dict[str, Any]) -> bool:
+    """Return whether a generator has drawn since its state was taken."""
+    now = states()
+    return any(now[name] != state for name, state in before.items())
