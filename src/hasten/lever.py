@@ -7,6 +7,7 @@ No lever names another, and nothing outside `levers/` names one.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ COMPUTE = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER}
 COMPUTE_AND_DATA = COMPUTE | {Phase.DATA}
 OPTIMIZER = "torch.optim.Optimizer"
 _DEAREST_FAULT_S = 4e-6
+_GONE = "HASTEN_GONE"
 COMPILED_KEY = "HASTEN_COMPILED"
 """The environment variable that names a trial's own folder for compiled code."""
 TORCHS_CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -337,6 +339,33 @@ def undo_all(undos: Sequence[Undo]) -> Undo:
             one()
 
     return undo
+
+
+def preload(env: Mapping[str, str], library: str, path: str | None) -> Mapping[str, str]:
+    """Preload a library into a process, after what the user preloads.
+
+    Args:
+        env: of the process.
+        library: its name.
+        path: where it is; None where it is gone, which `expect_preloaded` reports in the child.
+    """
+    if path is None:
+        return {**env, _GONE: f"{env.get(_GONE, '')} {library}".strip()}
+    own = env.get("LD_PRELOAD", "").strip()
+    return {**env, "LD_PRELOAD": f"{own}:{path}" if own else path}
+
+
+def expect_preloaded(library: str) -> None:
+    """Raise in the child if a library could not be preloaded.
+
+    Raises:
+        LookupError: it was there when the plan was made, but is gone now.
+    """
+    gone = os.environ.pop(_GONE, "").split()
+    if rest := [name for name in gone if name != library]:
+        os.environ[_GONE] = " ".join(rest)
+    if library in gone:
+        raise LookupError(f"{library} is not installed here any more")
 
 
 def names() -> tuple[str, ...]:

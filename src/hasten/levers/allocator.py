@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.lever import STEP, Lever, one_of
+from hasten.lever import STEP, Lever, expect_preloaded, one_of, preload
 from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
@@ -81,20 +81,15 @@ def why_not(context: ScriptContext) -> str:
 
 
 def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
-    """Preload the library after what the user preloads; if it is gone, `apply` says so."""
+    """Preload the library after what the user preloads; if it is gone, tell the child."""
     path = find(setting, env)
-    return env if path is None else _preload(env, setting, path)
-
-
-def _preload(env: Mapping[str, str], setting: str, path: str) -> Mapping[str, str]:
-    own = env.get("LD_PRELOAD", "").strip()
-    return {**_TUNED[setting], **env, "LD_PRELOAD": f"{own}:{path}" if own else path}
+    return {**(_TUNED[setting] if path else {}), **preload(env, setting, path)}
 
 
 def _snippet(setting: str) -> str:
     """Return what `env` sets, for a shell; a place to fill in where the library is gone."""
     path = find(setting, os.environ) or f"/path/to/lib{setting}.so"
-    told = _preload({}, setting, path)
+    told = preload(_TUNED[setting], setting, path)
     words = [f"{name}={shlex.quote(value)}" for name, value in told.items()]
     return f"{' '.join(words)} python ...  # in the shell"
 
@@ -105,8 +100,7 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
     Raises:
         LookupError: the library was there when the plan was made but is gone now.
     """
-    if f"lib{setting}" not in os.environ.get("LD_PRELOAD", ""):
-        raise LookupError(f"{setting} is not installed here any more")
+    expect_preloaded(setting)
     return lambda: None
 
 
