@@ -40,8 +40,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
     def stay_away(self) -> None:
         """Look no longer."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+        # A new list: an import that goes through the old one at this moment would skip a finder.
+        sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
