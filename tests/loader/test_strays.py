@@ -119,6 +119,23 @@ undo = engine.add(Same)
 facts["source"] = same(run, None)
 undo()
 facts["workers"] = same(run, 2)
+
+
+def run():
+    iterator, numbers, seen = iter(DataLoader(Meets(16), batch_size=1)), [], []
+    seen += [next(iterator) for _ in range(6)]
+    thread = threading.Thread(target=lambda: seen.extend(iterator))
+    thread.start()
+    while thread.is_alive():
+        if asked.acquire(timeout=0.05):
+            numbers.append(torch.rand(()).item())
+            drawn.release()
+    thread.join()
+    return numbers, [batch.tolist() for batch in seen], rng()
+
+undo = engine.add(Same)
+facts["handed over"] = same(run, 2)
+undo()
 """
 
 
@@ -147,7 +164,7 @@ def test_other_threads_get_torch_s_batches_and_the_main_one_its_numbers(loaders)
 
 
 def test_numbers_drawn_while_another_thread_fetches_are_drawn_once(loaders) -> None:
-    assert loaders(MEETING) == {"source": True, "workers": True}
+    assert loaders(MEETING) == {"source": True, "workers": True, "handed over": True}
 
 
 def test_a_loop_in_a_thread_of_its_own_has_its_workers(loaders) -> None:

@@ -186,7 +186,7 @@ class Fetchers:
         own, there = int(loader.num_workers), 0 if pool is None else pool.count
         # Torch's workers have the dataset as it was when the pass began.
         if self.astray or (own and pool is not None and self.seen.is_stale):
-            count = there if there and own % there == 0 else own
+            count = there if own and there and own % there == 0 else own
             worker_plan = WorkerPlan(count, Draws.STREAM, own) if own else HERE
             return worker_plan, None, pool.source if pool and there == count else None
         light, heavy = state.sources.choose(loader, wishes.offers)

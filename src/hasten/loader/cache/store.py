@@ -182,10 +182,13 @@ class Store:
 
     def _reserve(self, wanted: Sequence[_Entry]) -> bool:
         """Give each entry a place, as far as there is room; return whether one has got any."""
+        seen: set[tuple[int, int]] = set()  # a key may stand several times in a batch
         for entry in wanted:
             found = self._find(*entry.halves)
-            if entry.replace if found else self._free_slot(entry.halves[1]):
+            is_new = entry.halves not in seen and self._free_slot(entry.halves[1])
+            if entry.replace if found else is_new:
                 entry.offset = self._allocate(entry.length, 0)
+            seen.add(entry.halves)
         return any(entry.offset for entry in wanted)
 
     def _allocate(self, length: int, count: int) -> int:

@@ -223,6 +223,7 @@ class Staging:
         self._retired = True
         self._staged.clear()
         self._seats.clear()
+        self._let_go()
 
     # ---- batches
 
@@ -294,9 +295,13 @@ class Staging:
             and aim.device.is_ready()
         )
 
+    def _let_go(self) -> None:
+        """Forget the memory of copies that have come."""
+        self._under_way = [each for each in self._under_way if not each[0].has_come(each[1])]
+
     def _stage(self, tensor: Any, aim: CopyTarget, *, is_early: bool = False) -> None:
         device = aim.device
-        self._under_way = [each for each in self._under_way if not each[0].has_come(each[1])]
+        self._let_go()
         memory = device.pinned_empty(tensor.nbytes)
         snapshot = memory.view(tensor.dtype).as_strided(tensor.size(), tensor.stride())
         aim.missed_count += 1  # until it is asked for

@@ -213,14 +213,16 @@ class WorkerThreads:
         """Fetch again under the limit, keep it if nothing differs, and say what does."""
         random_states.restore(start)
         self._lift = [repair_affinity(self.mask), limit(self.count)]
+        found = "it was interrupted under the limit"
         try:
             found = difference(fetch(indices), batch)
+            if not found and random_states.read() != end:
+                found = "the random states after the batch"
         except Exception as error:
             found = f"the limit made it raise {type(error).__name__}"
-        if not found and random_states.read() != end:
-            found = "the random states after the batch"
-        if found:
-            self.lift()
+        finally:
+            if found:
+                self.lift()
         return found
 
     def __getstate__(self) -> dict[str, Any]:
