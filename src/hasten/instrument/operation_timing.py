@@ -56,7 +56,8 @@ def is_compiled() -> bool:
     import sys
 
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
-    return bool(counters.get("frames", {}).get("total"))
+    frames, stats = counters.get("frames", {}), counters.get("stats", {})
+    return bool(frames.get("total") or stats.get("unique_graphs"))  # the latter for `fullgraph`
 
 
 def timed_ns(call: Callable[[], Any], clock: Clock = time.perf_counter_ns) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _LEARNED_AFTER_COUNT = 3
 _LONE_AFTER_COUNT = 8  # more than a critic's steps for one of a generator
 _GIVE_UP_AFTER_COUNT = 24
+_SILENT_PERIODS_COUNT = 4
 
 
 @dataclass(slots=True)
@@ -25,10 +26,12 @@ class _Habit:
     Attributes:
         step_count: its steps.
         quiet_count: steps of others since its last one.
+        period_count: the most steps of others between two of its own.
     """
 
     step_count: int = 0
     quiet_count: int = 0
+    period_count: int = 0
 
 
 class Roles:
@@ -99,12 +102,16 @@ class Cycle:
         if optimizer not in self._given_up:
             habit = self._habits.setdefault(optimizer, _Habit())
             habit.step_count += 1
+            habit.period_count = max(habit.period_count, habit.quiet_count)
             habit.quiet_count = 0
 
     def _give_up(self) -> None:
         """Leave out an optimizer silent for too long: any while learning, later only the ender."""
-        patience_count = _GIVE_UP_AFTER_COUNT * max(1, len(self._habits) - 1)
+        least_count = _GIVE_UP_AFTER_COUNT * max(1, len(self._habits) - 1)
         for key, habit in list(self._habits.items()):
+            patience_count = least_count
+            if key == self._ender:
+                patience_count = max(patience_count, _SILENT_PERIODS_COUNT * habit.period_count)
             if self._ender in (None, key) and habit.quiet_count >= patience_count:
                 del self._habits[key]
                 self._given_up.add(key)
