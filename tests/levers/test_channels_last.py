@@ -6,7 +6,7 @@ import torch
 from hasten.errors import LeverStopped
 from hasten.instrument.live import LiveTraining
 from hasten.lever import ScriptContext
-from hasten.levers.channels_last import LEVER, _Roots, _takes_fast_path
+from hasten.levers.channels_last import LEVER, _Roots, _takes_fast_path, apply
 from hasten.records import CompilerTraits, ModelTraits, Traits
 from hasten.testing import LAPTOP
 
@@ -514,6 +514,20 @@ def test_convolutions_compute_with_channels_last_from_weights_as_they_are(seen) 
 @pytest.mark.child
 def test_a_model_that_learns_is_evaluated_as_the_script_does_it_and_a_teacher_is_not(seen) -> None:
     assert seen["evaluated"] == [[[False, True]] * 2, [[True, True]] * 2]
+
+
+class Pair:
+    def __init__(self, x: torch.Tensor):
+        self.x = torch.relu(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_scripted_class_finds_the_names_of_its_own_module() -> None:
+    undo = apply(LiveTraining(), True)
+    try:
+        assert torch.jit.script(Pair) is Pair
+    finally:
+        undo()
 
 
 def test_attention_in_evaluation_is_left_to_the_fast_path_of_torch() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from hasten.lever import ScriptContext
-from hasten.levers.garbage_collector import LEVER
+from hasten.levers.garbage_collector import LEVER, _looks_on
 from hasten.records import CollectorTraits, Traits
 from hasten.testing import LAPTOP, sample_profile
 
@@ -151,3 +151,21 @@ def test_what_python_closes_at_its_end_is_closed(run_under, tmp_path) -> None:
     done = run_under("garbage_collector=10", FILES)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "log.csv").read_text().split() == [str(step) for step in range(100)]
+
+
+MANY_NAMES = "".join(f"name_{index}()\n" for index in range(300))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("print(gc.collect())", "gc.collect()"),
+        ("gc.collect()", ""),
+        ("gc.callbacks.append(print)", "gc.callbacks"),
+        ("trainer.callbacks.append(gc)", ""),
+        ("from gc import collect, get_objects", "collect of gc"),
+        (MANY_NAMES + "print(gc.collect())", "gc.collect()"),
+    ],
+)  # fmt: skip
+def test_who_looks_on_collections_is_found(line, said) -> None:
+    assert _looks_on(compile(line, "train.py", "exec")) == said

@@ -56,8 +56,9 @@ def find(name: str, env: Mapping[str, str]) -> str | None:
     folders = list(_folders(env))
     for pattern in _FILES[name]:
         for folder in folders:
-            if found := sorted(folder.glob(pattern)):
-                return str(found[0])
+            for path in sorted(folder.glob(pattern)):
+                if path.is_file() and path.suffix != ".py":  # a script of gdb's may lie beside it
+                    return str(path)
     return None
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hasten.lever import ScriptContext, Training
 
-_BEYOND_SIGHT = (("torch", "compile"), ("torch.jit", "trace"))
+_BEYOND_SIGHT = (("torch", "compile"), ("torch.jit", "script"), ("torch.jit", "trace"))
 """Functions that make code whose operations cannot be followed."""
 _PAST_TORCH = (("torch.utils.dlpack", "to_dlpack"), ("torch", "to_dlpack"))
 """Functions that share a tensor's memory and that no mode sees."""
@@ -93,6 +93,8 @@ class _Roots:
         asker = str(sys._getframe(2).f_globals.get("__name__"))  # behind the stand-in
         if asker.partition(".")[0] not in _LIBRARIES:
             self._stopped = _COMPILES
+        if getattr(original, "__name__", "") == "script":  # it looks names up in its caller
+            kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 2
         return original(*args, **kwargs)
 
     def apply(self, original: Any, args: Any) -> Any:

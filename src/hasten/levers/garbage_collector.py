@@ -7,8 +7,9 @@ Hurts: memory, where the script makes cycles of objects that hold tensors: they 
     the more so the larger the factor. A collector that the script has set itself is left alone.
 Maths: exact. No tensor changes; objects in cycles only live longer. A script that looks for
     objects or collects them by hand (`gc.get_objects`, `gc.collect()`) reaches the frozen ones,
-    too. A script that could tell when an object is collected (`__del__`, `weakref`) or that asks
-    for the collector's settings keeps its collector.
+    too. A script that could tell when an object is collected (`__del__`, `weakref`,
+    `gc.callbacks`, `print(gc.collect())`), that imports functions of `gc` by name or asks for the
+    collector's settings keeps its collector.
 Source: https://docs.python.org/3/library/gc.html#gc.freeze
 """
 
@@ -16,14 +17,17 @@ from __future__ import annotations
 
 import atexit
 import gc
+from dis import get_instructions
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import STEP, Lever, at_least, unless
 from hasten.records import Effect, Scope
-from hasten.root_calls.own_code import mention
+from hasten.root_calls.own_code import find_word, mention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
     from hasten.lever import ScriptContext, Training
 
@@ -93,7 +97,7 @@ class _Tuned:
         self._own = self._raised = gc.get_threshold()
         if _set_by_the_script(gc.isenabled(), self._own[0], gc.get_freeze_count()):
             return
-        if where := mention(_TELLING):
+        if where := mention(_TELLING) or find_word(_looks_on):
             self._training.excuse(RuntimeError(f"the collector stays as it is: {where}"))
             return
         gc.collect()  # what is garbage now would stay for ever
@@ -129,6 +133,25 @@ class _Tuned:
             gc.unfreeze()
         if self._own and gc.get_threshold() == self._raised:
             gc.set_threshold(*self._own)
+
+
+def _looks_on(code: CodeType) -> str:
+    """Return how code looks on collections: by callbacks, by counts, by functions of its own."""
+    if "gc" not in code.co_names:
+        return ""
+    is_asked = False
+    words = (one for one in get_instructions(code) if one.opname != "EXTENDED_ARG")
+    for one, following in pairwise(words):
+        if one.argval == "gc" and following.opname == "IMPORT_FROM":
+            return f"{following.argval} of gc"
+        if one.argval == "gc" and following.argval == "callbacks":
+            return "gc.callbacks"
+        is_asked = is_asked or (one.argval == "gc" and following.argval == "collect")
+        if is_asked and one.opname.startswith("CALL"):
+            if following.opname != "POP_TOP":
+                return "gc.collect()"
+            is_asked = False
+    return ""
 
 
 def _thaw() -> None:

@@ -36,6 +36,9 @@ _SCALED_SEEN_BY = frozenset({
 })  # fmt: skip
 
 
+_GRAD_HOMES = ("autograd", "torch.autograd", "func", "torch.func")
+
+
 def scaling_for(training: Training) -> LossScaling:
     """Return the loss scaling of a script, which keeps its scale while its lever is off."""
     itself = getattr(training, "itself", training)  # what the child hands to one lever only
@@ -200,7 +203,7 @@ class LossScaling:
 def _sees_scale(code: CodeType) -> str:
     """Return the name by which code would see scaled gradients, or would have to scale its own."""
     names = {code.co_name, *code.co_names}
-    if "grad" in names and not names.isdisjoint(("autograd", "torch.autograd")):
+    if "grad" in names and not names.isdisjoint(_GRAD_HOMES):
         return "autograd.grad"
     return min(names & _SCALED_SEEN_BY, default="")
 

@@ -112,7 +112,7 @@ def _answers(target: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     for name, ask in _ASKED.items():
         yield torch.cuda, name, _unless_cuda(getattr(torch.cuda, name), ask)
     if target == "cpu":
-        yield torch.Tensor, "type", _with_kind(torch.Tensor.type, 1)
+        yield torch.Tensor, "type", _with_kind(torch.Tensor.type, 1, name="dtype")
         set_type: Any = torch.set_default_tensor_type
         yield torch, "set_default_tensor_type", _with_kind(set_type, 0)
         yield from _streams()
@@ -134,15 +134,19 @@ def _streams() -> Iterator[tuple[Any, str, Any]]:
     yield torch.Tensor, "record_stream", _unless_cuda(torch.Tensor.record_stream, lambda: None)
 
 
-def _with_kind(original: Callable[..., Any], place: int) -> Callable[..., Any]:
-    """Return a function whose kind of tensor, by its name and at a place, is here."""
+def _with_kind(original: Callable[..., Any], place: int, *, name: str = "t") -> Callable[..., Any]:
+    """Return a function whose kind of tensor, a text at a place or by a name, is here."""
+
+    def here(kind: Any) -> Any:
+        is_told = isinstance(kind, str) and not _has_cuda()
+        return kind.replace("torch.cuda.", "torch.") if is_told else kind
 
     def answer(*args: Any, **kwargs: Any) -> Any:
-        kind = args[place] if len(args) > place else None
-        if isinstance(kind, str) and not _has_cuda():
-            here = kind.replace("torch.cuda.", "torch.")
-            args = (*args[:place], here, *args[place + 1 :])
-        return original(*args, **kwargs)
+        if name in kwargs:
+            kwargs[name] = here(kwargs[name])
+        return original(
+            *args[:place], *map(here, args[place : place + 1]), *args[place + 1 :], **kwargs
+        )
 
     return answer
 

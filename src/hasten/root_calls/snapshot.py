@@ -44,8 +44,9 @@ class Snapshot:
 
         with torch.no_grad():
             for buffer, value in self._pairs():
-                if not torch.equal(buffer, value):
-                    buffer.data.copy_(value)  # a graph may have saved the buffer
+                there = value.to(buffer.device)  # the model may have moved since
+                if not torch.equal(buffer, there):
+                    buffer.data.copy_(there)  # a graph may have saved the buffer
         random.setstate(self._python)
         torch.set_rng_state(self.generator)
         if self._cuda:

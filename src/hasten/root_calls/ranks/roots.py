@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_COUNT = 4
 _FREE_START_COUNT, _CALLS_PER_START_COUNT = 5, 50
+_MOST_MODELS_COUNT = 8
 _MOST_MEMORY_RATIO = 0.5
 _MOST_KINDS_COUNT = 16
 _AGAIN_COUNTS = frozenset({10, 100, 1_000, 10_000, 100_000})
@@ -187,6 +188,8 @@ class Ranks:
             return "the model writes to its weights (max_norm)"
         if where := writes_out(module):  # of shares of a batch, and by each helper
             return f"the model's code may print or write files: {where}"
+        if sum(one.is_shared for one in self._roots.values()) >= _MOST_MODELS_COUNT:
+            return "the script has too many models"
         needed_bytes = 2 * self._rank_count * room_bytes(tensors)
         if needed_bytes > _MOST_MEMORY_RATIO * _available_bytes():
             return "the memory is too small for the gradients of helpers"
