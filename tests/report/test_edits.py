@@ -356,6 +356,37 @@ def test_loaders_that_begin_together_are_left(desk) -> None:
     assert "Two loaders begin together at train.py:3" in desk.said()
 
 
+def test_loaders_whose_iterators_take_turns_are_left(desk) -> None:
+    desk.edit(
+        """
+        from torch.utils.data import DataLoader
+        labeled, unlabeled = DataLoader(some, 8, True), DataLoader(more, 8, True)
+        one, other = iter(labeled), iter(unlabeled)
+        for step in range(9):
+            (model(next(one)).mean() + model(next(other)).std()).backward()
+        """,
+        QUIET,
+        loader_workers=2,
+    )
+    assert desk.diff == ""
+    assert "Two loaders begin together at train.py:3" in desk.said()
+
+
+def test_a_loader_whose_items_are_looked_at_beside_the_loop_is_left(desk) -> None:
+    text = desk.edit(
+        """
+        from torch.utils.data import DataLoader
+        train, val = DataLoader(data, shuffle=True), DataLoader(held_out)
+        for x in train:
+            model(x).mean().backward()
+            score(model, next(iter(val)))
+        """,
+        QUIET,
+        loader_workers=2,
+    )
+    assert "DataLoader(data, shuffle=True, num_workers=2), DataLoader(held_out)" in text
+
+
 TEACHER = """
     student, teacher = student.to(device), teacher.to(device)
     for p in teacher.parameters():

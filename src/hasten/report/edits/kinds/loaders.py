@@ -62,16 +62,18 @@ def _why_drawn_early(job: Job) -> str:
     made = survey.called("torch.utils.data.", last=frozenset({"DataLoader"}))
     heads = {flow.result(site) for site in made}
 
-    def count(site: Site) -> int:
-        keys = [flow.key(arg.value, site.scope) for arg in site.call.args]
-        return sum(key is not None and flow.head(key) in heads for key in keys)
+    def loaders(*sites: Site) -> list[Key]:
+        keys = [flow.key(arg.value, site.scope) for site in sites for arg in site.call.args]
+        return [flow.head(key) for key in keys if key is not None and flow.head(key) in heads]
 
-    zipped = [s for s in survey.calls if dotted(s.call.func) == "zip" and count(s) > 1]
-    if not zipped:
+    together = [s for s in survey.calls if dotted(s.call.func) == "zip" and len(loaders(s)) > 1]
+    begun = [s for s in survey.calls if dotted(s.call.func) == "iter" and loaders(s)]
+    together += begun if len(set(loaders(*begun))) > 1 else []
+    if not together:
         return ""
     return (
-        f"two loaders begin together at {survey.places(zipped)}: with workers each draws its order "
-        "at once, and so other numbers than without"
+        f"two loaders begin together at {survey.places(together)}: with workers each draws its "
+        "order at once, and so other numbers than without"
     )
 
 
@@ -146,7 +148,7 @@ def _context(job: Job, survey: Survey, homes: list[Site]) -> str:
 
 
 def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
-    """Return the loaders over which a loop with a backward pass goes, or whose items it takes.
+    """Return the loaders over which a loop with a backward pass goes, or else whose items it takes.
 
     Where there is no such loop, as with a library that trains, an only one is taken, unless a loop
     goes over it.
@@ -162,10 +164,14 @@ def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
     ]
     loops = training or survey.loops
     gone_over = [_iterable(loop) for loop in loops if not isinstance(loop.node, cst.While)]
-    keys = {key for site in (*gone_over, *taken) for key in _iterated(flow, site)}
-    found = [site for site in sites if flow.result(site) in keys]
+
+    def among(places: list[Site]) -> list[Site]:
+        keys = {key for place in places for key in _iterated(flow, place)}
+        return [site for site in sites if flow.result(site) in keys]
+
+    found = among(gone_over)
     if training:
-        return found
+        return found or among(taken)
     return sites if len(sites) == 1 and not found else []
 
 

@@ -37,7 +37,11 @@ def intra_op_threads(job: Job) -> None:
         )
         return
     survey = job.survey()
-    sites = [site for site in survey.called("torch.set_num_threads") if len(site.call.args) == 1]
+    sites = [
+        site
+        for site in survey.called("torch.set_num_threads")
+        if len(site.call.args) == 1 and not site.call.args[0].star
+    ]
     inner = [site for site in sites if not _always_runs(job, survey, site)]
     if inner and any(_START in source.before for source in survey.files):
         job.paste(f"a call may be there for the workers of a `{_START}`", at=survey.places(inner))
