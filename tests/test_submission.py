@@ -46,7 +46,7 @@ def test_a_job_of_one_process(folder) -> None:
         "#SBATCH --time=12:00:00\n"
         "\n"
         "# srun does not take --cpus-per-task over from sbatch.\n"
-        "exec srun --kill-on-bad-exit=1 --cpus-per-task=4 \\\n"
+        "exec srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task=4 \\\n"
         f"  {sys.executable} -m hasten run --plan {folder}/hasten.toml train.py --name 'a b'\n"
     )
 
@@ -84,6 +84,7 @@ def test_another_interpreter_and_force_are_passed_on(folder) -> None:
         (["--tasks-per-node", "2", "--", "torchrun", "train.py"], "in each of 2 tasks"),
         (["--nodes", "2", "--", "torchrun", "--standalone", "train.py"], "With --standalone the"),
         (["--nodes", "2", "--", "torchrun", "--nnodes=1", "train.py"], "With --nnodes=1 the"),
+        (["--tasks-per-node", "2", "-m", "torch.distributed.run", "train.py"], "in each of 2"),
     ],
 )
 def test_what_would_fail_in_the_queue_is_refused(folder, monkeypatch, words, sentence) -> None:
@@ -94,6 +95,29 @@ def test_what_would_fail_in_the_queue_is_refused(folder, monkeypatch, words, sen
     done = submit("--dry-run", *words)
     assert done.exit_code == 2
     assert sentence in done.stderr
+
+
+@pytest.mark.parametrize("program", ["bash run.sh --data /torchvision", "pytorch/python train.py"])
+def test_other_programs_with_torch_in_their_words_start_no_processes(folder, program) -> None:
+    for name in ("bash", "pytorch/python"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    words = ["--force", "--tasks-per-node", "4", "--", f"{folder}/{program}"]
+    assert submit("--dry-run", *" ".join(words).split()).exit_code == 0
+
+
+def test_slurm_is_asked_for_what_it_calls_a_cpu(folder) -> None:
+    (folder / "hasten.toml").write_text(PLAN.replace("cores = 4", "cores = 4\nslurm_cpus = 8"))
+    assert "--cpus-per-task=8" in submit("--dry-run", "train.py").stdout
+    assert "--cpus-per-task=16" in submit("--dry-run", "--cpus-per-task", "16", "train.py").stdout
+
+
+def test_a_plan_that_failed_a_gate_is_not_submitted(folder) -> None:
+    failed = PLAN + 'state = "failed"\ngates = ["failed: numerics: other losses"]\n'
+    (folder / "hasten.toml").write_text(failed)
+    assert submit("--dry-run", "train.py").exit_code == 2
+    assert submit("--dry-run", "--force", "train.py").exit_code == 0
 
 
 def test_a_plan_that_names_no_cores_needs_them(folder) -> None:

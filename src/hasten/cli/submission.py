@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hasten.records import Workload
     from hasten.report.plan_file import SavedPlan
 
+_LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 # What the job says by itself; with these, the nodes would train apart.
 _SET_BY_JOB = (
     "--standalone",
@@ -44,7 +46,7 @@ def submit(
             help="How many processes on each node; each is told its rank as by torchrun.",
         ),
     ] = 1,
-    cores: Annotated[
+    cpus: Annotated[
         int | None,
         typer.Option(
             "--cpus-per-task",
@@ -75,14 +77,14 @@ def submit(
     from hasten.report.slurm_job import SlurmJob
 
     workload = read_workload(script, python=python)
-    if workload.entry is Entry.COMMAND:
-        _check_launcher(workload, nodes=nodes, tasks=tasks)
+    _check_launcher(workload, nodes=nodes, tasks=tasks)
     path = plan or PLAN
+    saved = _checked_plan(path, workload, force=force)
     job = SlurmJob(
         command=_command(workload, path, force=force),
         node_count=nodes,
         task_count=tasks,
-        core_count=_core_count(path, workload, cores, force=force),
+        cpu_count=_cpu_count(path, saved, cpus, force=force),
         options=sbatch or (),
         name=PurePath(workload.argv[0]).stem,
     )
@@ -103,53 +105,58 @@ def _command(workload: Workload, path: Path, *, force: bool) -> list[str]:
     return [*own, *words(workload)]
 
 
-def _core_count(path: Path, workload: Workload, asked: int | None, *, force: bool) -> int:
-    """Return the CPUs of each process, after a look at what would stop the job at its start."""
-    from hasten.report.plan_file import other_script
-
-    known = _read(path).machine.get("cores")
-    if (other := other_script(path, workload)) and not force:
-        remedy = "Run `hasten tune` with this script first, name its plan with --plan, or --force."
-        raise PlanError(f"{path} is the plan of {other}.", remedy=remedy)
-    if not isinstance(known, int):
-        if asked is None:
-            remedy = "Add --cpus-per-task."
-            raise UsageError(f"{path} does not say for how many cores it was tuned.", remedy=remedy)
-        return asked
-    if asked not in (None, known) and not force:
-        raise PlanError(
-            f"The plan was tuned for {known} cores, and each process would have {asked}.",
-            remedy="Leave out --cpus-per-task, run `hasten tune` on so many cores, or add --force.",
-        )
-    return asked or known
-
-
-def _read(path: Path) -> SavedPlan:
-    from hasten.report.plan_file import read_plan
+def _checked_plan(path: Path, workload: Workload, *, force: bool) -> SavedPlan:
+    """Return a plan that `hasten run` would not refuse for what is known before the job starts."""
+    from hasten.report.plan_file import doubts, other_script, read_plan
 
     if not path.exists():
         remedy = "Run `hasten tune` with your script first, on a node of the kind that trains."
         raise UsageError(f"There is no plan: {path} does not exist.", remedy=remedy)
-    return read_plan(path)
+    saved = read_plan(path)
+    if force:
+        return saved
+    if other := other_script(path, workload):
+        remedy = "Run `hasten tune` with this script first, name its plan with --plan, or --force."
+        raise PlanError(f"{path} is the plan of {other}.", remedy=remedy)
+    if refusals := [doubt.message for doubt in doubts(saved) if doubt.refuses]:
+        raise PlanError(" ".join(refusals), remedy="Run `hasten tune` again, or add --force.")
+    return saved
+
+
+def _cpu_count(path: Path, saved: SavedPlan, asked: int | None, *, force: bool) -> int:
+    """Return what Slurm is asked for each process: a CPU may be a core or a hardware thread."""
+    cores, cpus = (saved.machine.get(name) for name in ("cores", "slurm_cpus"))
+    known = cpus if isinstance(cpus, int) else cores
+    if asked is None:
+        if not isinstance(known, int):
+            problem = f"{path} does not say for how many cores it was tuned."
+            raise UsageError(problem, remedy="Add --cpus-per-task.")
+        return known
+    if isinstance(cores, int) and asked < cores and not force:
+        raise PlanError(
+            f"The plan was tuned for {cores} cores, and each process would have {asked} at most.",
+            remedy="Leave out --cpus-per-task, run `hasten tune` on so many cores, or add --force.",
+        )
+    return asked
 
 
 def _check_launcher(workload: Workload, *, nodes: int, tasks: int) -> None:
-    """Refuse a program that starts processes by itself in a way that the job cannot join.
+    """Refuse a launcher that starts processes by itself in a way that the job cannot join.
 
     Raises:
         UsageError: it would train several times over.
     """
-    if nodes * tasks == 1 or not any("torch" in word for word in workload.argv):
+    own = list(takewhile(lambda word: not word.endswith(".py"), workload.argv))
+    launcher = next((word for word in own if PurePath(word).name in _LAUNCHERS), None)
+    if launcher is None or nodes * tasks == 1:
         return
     if tasks > 1:
         raise UsageError(
-            f"{workload.argv[0]} starts the processes of a node itself, and would do so in each "
-            f"of {tasks} tasks.",
+            f"{launcher} starts the processes of a node itself, and would do so in each of {tasks} "
+            "tasks.",
             remedy="Leave out --tasks-per-node, or name the script in place of the launcher.",
         )
-    for word in workload.argv:
-        if word.endswith(".py"):
-            return
+    for word in own:
         if word.replace("_", "-").startswith(_SET_BY_JOB):
             remedy = "Leave it out: the job tells torchrun its nodes by PET_NNODES and the like."
             raise UsageError(f"With {word} the nodes would not meet.", remedy=remedy)
@@ -158,7 +165,7 @@ def _check_launcher(workload: Workload, *, nodes: int, tasks: int) -> None:
 def _hand_in(text: str) -> int:
     """Give a job script to sbatch; return its exit code."""
     try:
-        return subprocess.run(["sbatch"], input=text.encode(), check=False).returncode
+        return subprocess.run(["sbatch"], input=os.fsencode(text), check=False).returncode
     except FileNotFoundError:
         raise UsageError(
             "There is no sbatch here.",

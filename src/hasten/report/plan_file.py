@@ -422,6 +422,7 @@ def fingerprint(machine: Machine) -> dict[str, Any]:
         "cpu": machine.cpu.model,
         "gpu": machine.gpu or None,
         "cores": machine.budget.core_count,
+        "slurm_cpus": machine.budget.slurm_count,
         "torch": machine.torch.version if machine.torch else None,
         "python": machine.python_version or None,
     }

@@ -32,7 +32,7 @@ class SlurmJob:
         command: of each task, such as `hasten run train.py`.
         node_count: nodes.
         task_count: processes on each node.
-        core_count: CPUs of each process.
+        cpu_count: CPUs of each process, as Slurm counts them.
         options: further options of sbatch, such as `--time=12:00:00`.
         name: what the job is called.
     """
@@ -40,7 +40,7 @@ class SlurmJob:
     command: Sequence[str]
     node_count: int = 1
     task_count: int = 1
-    core_count: int
+    cpu_count: int
     options: Sequence[str] = ()
     name: str = "train"
 
@@ -55,7 +55,7 @@ class SlurmJob:
             f"--job-name={PurePath(self.name).name}",
             f"--nodes={self.node_count}",
             f"--ntasks-per-node={self.task_count}",
-            f"--cpus-per-task={self.core_count}",
+            f"--cpus-per-task={self.cpu_count}",
             *self.options,
         )
         is_shared = self.node_count * self.task_count > 1
@@ -66,7 +66,7 @@ class SlurmJob:
                 "\n",
                 _MEETING if is_shared else "",
                 "# srun does not take --cpus-per-task over from sbatch.\n",
-                f"exec srun --kill-on-bad-exit=1 --cpus-per-task={self.core_count} ",
+                f"exec srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task={self.cpu_count} ",
                 _TASK.format(tasks=self.task_count) if is_shared else "\\\n  ",
                 shlex.join(self.command),
                 "\n",
