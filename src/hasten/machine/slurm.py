@@ -31,8 +31,8 @@ def slurm_count(env: Mapping[str, str]) -> int | None:
         is_step = "SLURM_STEP_TASKS_PER_NODE" in env
         tasks = () if is_step else per_node(env.get("SLURM_TASKS_PER_NODE", ""))
         return asked * (tasks[0] if tasks else 1)
-    if task_count(env) > 1:  # the node's count is not one task's
-        return None
+    if min(per_node(env.get("SLURM_STEP_TASKS_PER_NODE", "")), default=1) > 1:
+        return None  # the node's count is not one task's
     # Where nodes differ, nothing says for certain which of them this is.
     return min(per_node(env.get("SLURM_JOB_CPUS_PER_NODE", "")), default=None)
 
