@@ -106,12 +106,6 @@ def busy_s(cpus: frozenset[int], *, root: Path = _REAL) -> float | None:
     return total * tick_s if seen_count == len(cpus) > 0 else None
 
 
-def current_cpu(*, root: Path = _REAL) -> int | None:
-    """Return the CPU on which this thread runs."""
-    words = text(root / "proc/thread-self/stat").rpartition(")")[2].split()
-    return int(words[36]) if len(words) > 36 else None
-
-
 def throttle_files(*, root: Path = _REAL) -> tuple[Path, ...]:
     """Return the cpu.stat files of the groups of this process that have a quota."""
     found: dict[Path, None] = {}

@@ -1,19 +1,12 @@
-"""Too many threads, too few CPUs, or CPUs that are slower than they could be."""
+"""Too many threads, or too few CPUs."""
 
 from __future__ import annotations
-
-from os.path import basename
 
 from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.shares import is_worth_telling
 from hasten.diagnose.waits import blamed_share, quota_share, read_rivals
 from hasten.records import CONTENDED, LEAST_RATIO, Finding, Interval
 from hasten.units import counted, percent, times
-
-_USED_RATIO = 0.01
-_SLOW_RATIO, _CAPPED_RATIO = 0.8, 0.95
-# With these drivers, even the powersave governor goes up to the highest rate.
-_DRIVERS_THAT_GOVERN = ("intel_pstate", "amd-pstate-epp")
 
 
 def _tried(case: Case) -> tuple[int, Interval, Interval] | None:
@@ -146,49 +139,6 @@ def _fewer_threads(case: Case) -> tuple[str, str]:
     )
 
 
-def _duplicate_openmp(case: Case) -> Finding | None:
-    """Find two OpenMP runtimes that both run threads and keep the loop off its CPU."""
-    pools = case.found.get("processors.pools") or ()
-    wall_s = case.found.get("processors.wall_s")
-    used = [pool for pool in pools if wall_s and pool["run_s"] >= _USED_RATIO * wall_s]
-    share = blamed_share(case, "team")
-    if len(used) < 2 or not is_worth_telling(share):
-        return None
-    names = ", ".join(f"{basename(pool['path'])} {pool['threads_count']}" for pool in used)
-    return Finding(
-        share=share,
-        is_of_all=True,
-        message=f"{len(used)} OpenMP runtimes run threads of their own ({names}): the "
-        f"loop waits for a CPU in {percent(share.mid_ratio)} of the time.",
-        remedy="Install torch, numpy and scikit-learn from one source, all by pip or all by conda.",
-    )
-
-
-def _cpu_frequency(case: Case) -> Finding | None:
-    """Find a clock rate that is held down; a low rate alone is normal with many busy cores."""
-    rate, cap = (
-        case.found.get(f"processors.{name}") for name in ("frequency_ratio", "frequency_cap_ratio")
-    )
-    if rate is None or rate >= _SLOW_RATIO:
-        return None
-    governor = case.found.get("processors.governor")
-    governs = case.found.get("processors.frequency_driver") in _DRIVERS_THAT_GOVERN
-    if case.found.get("processors.hot_count"):
-        reason, remedy = "the processor is too hot", "Improve its cooling, or its power limit."
-    elif cap is not None and cap < _CAPPED_RATIO:
-        reason = f"a limit of {percent(cap)} is set"
-        remedy = "Ask who runs the machine to raise scaling_max_freq."
-    elif governor == "powersave" and not governs:
-        reason = "the governor is powersave"
-        remedy = "Ask who runs the machine for the governor performance."
-    else:
-        return None
-    return Finding(
-        message=f"The CPU of the loop runs at {percent(rate)} of its highest clock rate: {reason}.",
-        remedy=remedy,
-    )
-
-
 def _ranks_oversubscribed(case: Case) -> Finding | None:
     """Find ranks that each start a thread for every core of the machine."""
     threads, ranks = case.traits.thread_count, case.traits.local_rank_count
@@ -233,8 +183,6 @@ SYMPTOMS = (
     Symptom(name="small-ops-threads", find=_small_ops_threads),
     Symptom(name="cpu-quota", find=_cpu_quota),
     Symptom(name=CONTENDED, find=_contended_machine),
-    Symptom(name="duplicate-openmp", find=_duplicate_openmp),
-    Symptom(name="cpu-frequency", find=_cpu_frequency),
     Symptom(name="ranks-oversubscribed", find=_ranks_oversubscribed),
     Symptom(name="ranks-one-thread", find=_ranks_one_thread),
 )
