@@ -52,7 +52,8 @@ def test_a_job_of_one_process(folder) -> None:
 
 
 def test_several_processes_are_told_their_ranks(folder) -> None:
-    script = submit("--dry-run", "--nodes", "2", "--tasks-per-node", "3", "train.py").stdout
+    script = submit("--dry-run", "--nodes", "2", "--tasks-per-node", "3", "./train.py").stdout
+    assert "--job-name=train\n" in script
     assert "--nodes=2\n#SBATCH --ntasks-per-node=3\n" in script
     assert "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS" in script
     assert "LOCAL_WORLD_SIZE=3" in script

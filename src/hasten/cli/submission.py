@@ -86,7 +86,7 @@ def submit(
         task_count=tasks,
         cpu_count=_cpu_count(path, saved, cpus, force=force),
         options=sbatch or (),
-        name=PurePath(workload.argv[0]).stem,
+        name=next((w for w in workload.argv if w.endswith(".py")), workload.argv[0]),
     )
     if dry_run:
         typer.echo(job.script, nl=False)

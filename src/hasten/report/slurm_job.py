@@ -34,7 +34,7 @@ class SlurmJob:
         task_count: processes on each node.
         cpu_count: CPUs of each process, as Slurm counts them.
         options: further options of sbatch, such as `--time=12:00:00`.
-        name: what the job is called.
+        name: what the job is called, by a path.
     """
 
     command: Sequence[str]
@@ -52,7 +52,7 @@ class SlurmJob:
         the ranks follow the order of the nodes. A rank that fails ends the job.
         """
         asked = (
-            f"--job-name={PurePath(self.name).name}",
+            f"--job-name={PurePath(self.name).stem}",
             f"--nodes={self.node_count}",
             f"--ntasks-per-node={self.task_count}",
             f"--cpus-per-task={self.cpu_count}",
