@@ -1,20 +1,24 @@
 #!/bin/bash
 # cluster.sh FOLDER COMMAND...   runs a command beside a Slurm of its own: two nodes of two cores.
-# It has its own network, so only loopback, and its own processes, which end with the command.
+# It has its own network, so only loopback, its own host name, and its own processes, which end with
+# the command.
 set -eu
 folder=$1
 shift
 if [ -z "${IN_CLUSTER:-}" ]; then
     user_space=()
     [ "$(id -u)" = 0 ] || user_space=(--user --map-current-user --keep-caps)
-    IN_CLUSTER=1 exec unshare "${user_space[@]}" --net --pid --fork --kill-child --mount-proc "$0" "$folder" "$@"
+    IN_CLUSTER=1 exec unshare "${user_space[@]}" --net --uts --pid --fork --kill-child --mount-proc "$0" "$folder" "$@"
 fi
 
+mkdir -p "$folder"/{state,node1,node2,munge}
 ip link set lo up
 ip addr add 10.99.0.1/32 dev lo # getaddrinfo takes no notice of 127.0.0.1 where there is nothing else
-host=$(hostname -s)
+host=loopback
+hostname "$host"
+echo "127.0.0.1 localhost $host" >"$folder/hosts"
+mount --bind "$folder/hosts" /etc/hosts
 user=$(id -un)
-mkdir -p "$folder"/{state,node1,node2,munge}
 chmod 711 "$folder/munge"
 (umask 077 && head -c 1024 /dev/urandom >"$folder/munge/key")
 socket=$folder/munge/socket
