@@ -60,8 +60,6 @@ class Workers:
         if not pids or pids == set(self._feeding):
             return
         self._feeding = deque(pids)
-        for pid in pids - self._pids:  # how a worker starts is not its work
-            self._turns_before.setdefault(pid, processes.turns(pid))
         self._pids |= pids
         dataset = getattr(iterator, "_dataset", None)
         self._datasets[id(dataset)] = dataset
