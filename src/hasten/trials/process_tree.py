@@ -19,7 +19,7 @@ PATIENCE_S = 20.0
 """How long a trial may take to end."""
 # These clean up what killed processes left in shared memory once those are gone, then end.
 _CLEANERS = (b"torch_shm_manager", b"multiprocessing.resource_tracker")
-_CLEANING_S = 3.0  # torch's waits two seconds for somebody to come back
+_CLEANING_S = 6.0  # torch's waits two seconds for somebody to come back, longer on a busy machine
 
 
 def descendants(root: int) -> list[int]:
