@@ -118,7 +118,11 @@ def test_a_module_on_the_path_of_the_user_is_the_users(started, tmp_path) -> Non
 
 @pytest.mark.child
 @pytest.mark.parametrize(
-    ("name", "words"), [("selectors", ("train.py",)), ("statistics", ("-m", "train"))]
+    ("name", "words"),
+    [
+        ("selectors", ("train.py",)),
+        pytest.param("statistics", ("-m", "train"), marks=pytest.mark.slow),
+    ],
 )
 def test_a_trial_starts(started, name, words) -> None:
     own = ("-m", "hasten", "profile", "--quiet", "--steps", "20", "--set", "loader_workers=1")

@@ -100,6 +100,7 @@ def test_one_process_is_told_no_rank(cluster) -> None:
     assert [row[:4] for row in rows(done.stdout)] == [["0", "1", "node1", "active"]]
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_the_job(cluster) -> None:
     done = cluster(ended(f"{HASTEN} submit --nodes 2 train.py 100000 fails"))
     assert done.returncode in (7, 143), "srun gives the highest code: 143 of a rank that it ended"
