@@ -104,8 +104,9 @@ class Same:
     def __init__(self, loader):
         self.fetch = Stock(loader).fetch
 
-def run():
-    iterator, numbers, seen = iter(DataLoader(Meets(6), batch_size=1)), [], []
+def run(count=6, first_count=0):
+    iterator, numbers, seen = iter(DataLoader(Meets(count), batch_size=1)), [], []
+    seen += [next(iterator) for _ in range(first_count)]
     thread = threading.Thread(target=lambda: seen.extend(iterator))
     thread.start()
     while thread.is_alive():
@@ -119,22 +120,8 @@ undo = engine.add(Same)
 facts["source"] = same(run, None)
 undo()
 facts["workers"] = same(run, 2)
-
-
-def run():
-    iterator, numbers, seen = iter(DataLoader(Meets(16), batch_size=1)), [], []
-    seen += [next(iterator) for _ in range(6)]
-    thread = threading.Thread(target=lambda: seen.extend(iterator))
-    thread.start()
-    while thread.is_alive():
-        if asked.acquire(timeout=0.05):
-            numbers.append(torch.rand(()).item())
-            drawn.release()
-    thread.join()
-    return numbers, [batch.tolist() for batch in seen], rng()
-
 undo = engine.add(Same)
-facts["handed over"] = same(run, 2)
+facts["handed over"] = same(lambda: run(16, first_count=6), 2)
 undo()
 """
 

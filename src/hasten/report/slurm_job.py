@@ -38,11 +38,11 @@ class SlurmJob:
     """
 
     command: Sequence[str]
-    node_count: int = 1
-    task_count: int = 1
+    node_count: int
+    task_count: int
     cpu_count: int
-    options: Sequence[str] = ()
-    name: str = "train"
+    options: Sequence[str]
+    name: str
 
     @property
     def script(self) -> str:

@@ -184,9 +184,11 @@ class Store:
         """Give each entry a place, as far as there is room; return whether one has got any."""
         seen: set[tuple[int, int]] = set()  # a key may stand several times in a batch
         for entry in wanted:
-            found = self._find(*entry.halves)
-            is_new = entry.halves not in seen and self._free_slot(entry.halves[1])
-            if entry.replace if found else is_new:
+            if self._find(*entry.halves):
+                is_due = entry.replace
+            else:
+                is_due = entry.halves not in seen and bool(self._free_slot(entry.halves[1]))
+            if is_due:
                 entry.offset = self._allocate(entry.length, 0)
             seen.add(entry.halves)
         return any(entry.offset for entry in wanted)
