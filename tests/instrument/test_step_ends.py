@@ -26,6 +26,13 @@ def test_the_rarest_optimizer_ends_the_step() -> None:
     assert ends(cycle, "DDDDDG" * 2, 2) == ".....|" * 2
 
 
+def test_a_rare_ender_that_pauses_once_goes_on_ending_steps() -> None:
+    cycle = Cycle()
+    ends(cycle, ("D" * 20 + "G") * 3, 2)
+    ends(cycle, "D" * 30 + "G", 2)
+    assert ends(cycle, ("D" * 20 + "G") * 2, 2) == ("." * 20 + "|") * 2
+
+
 def test_the_last_of_three_ends_the_step() -> None:
     cycle = Cycle()
     ends(cycle, "ABC" * 3, 3)

@@ -39,6 +39,13 @@ def test_offers_what_is_installed(prefix) -> None:
     assert LEVER.settings(HERE) == ("jemalloc", "tcmalloc")
 
 
+def test_what_lies_beside_a_library_is_not_offered(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("hasten.levers.allocator._folders", lambda env: [tmp_path])
+    (tmp_path / "libjemalloc.so.2").symlink_to(tmp_path / "gone")
+    (tmp_path / "libjemalloc.so.2-gdb.py").touch()
+    assert LEVER.settings(HERE) == ()
+
+
 def test_leaves_an_allocator_of_the_users_own(prefix) -> None:
     seen = Traits(preloaded="/x/libother.so:/opt/libmimalloc.so.2")
     own = ScriptContext(machine=LAPTOP, traits=seen)

@@ -99,7 +99,9 @@ def test_several_entries_are_taken_in_at_once_as_far_as_they_fit() -> None:
     assert store.put_all([(b"1", [b"new"], True), (b"1", [b"newer"], True)]) == 2
     assert store.get(b"1") == b"newer"
     assert store.put_all([]) == 0
+    taken = store.counts()["bytes"]
     assert store.put_all([(b"5", [bytes(5000)], False)] * 3) == 1
+    assert store.counts()["bytes"] - taken < 2 * 5000, "a key takes memory once"
 
 
 def test_memory_without_a_key_counts_as_entries_and_is_nobody_elses() -> None:
