@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
+# make test VENV=.venv-2.5 TORCH=2.5.1 TORCHVISION=0.20.1 runs the tests on another torch.
+TORCH ?= 2.13.0
+TORCHVISION ?= 0.28.0
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LAGGARD := $(CURDIR)/tests/accelerator/laggard
@@ -13,7 +16,7 @@ TESTS := $(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check "torch==2.13.0" "torchvision==0.28.0"
+	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$(TORCH)" "torchvision==$(TORCHVISION)"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@
 
