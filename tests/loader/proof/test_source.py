@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from hasten.loader.proof.source import function_of
+from hasten.loader.proof.source import function_of, is_user_file
 
 
 def kept(function):
@@ -48,3 +48,8 @@ def same(x):
 )
 def test_of_several_functions_on_a_line_each_is_itself(function, text) -> None:
     assert ast.unparse(function_of(function.__code__)) == text
+
+
+def test_a_module_that_older_torch_writes_into_a_temporary_folder_is_not_the_scripts() -> None:
+    assert is_user_file("/tmp/tmp1/train.py")
+    assert not is_user_file("/tmp/tmp1/_remote_module_non_scriptable.py")

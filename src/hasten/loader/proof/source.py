@@ -82,7 +82,11 @@ def function_of(code: CodeType) -> Function | None:
     return None if tree is None else tree.function(code)
 
 
-_AT_START = ("/sitecustomize.py", "/usercustomize.py")
+_OTHERS = ("/sitecustomize.py", "/usercustomize.py", "/_remote_module_non_scriptable.py")
+"""Files of nobody's package: what Python starts with, and what older torch writes for itself.
+
+torch 2.5, at least, generates a module in a temporary folder when torchvision is imported.
+"""
 
 
 @cache
@@ -91,7 +95,7 @@ def is_user_file(path: str) -> bool:
     return not (
         _INSTALLED.search(path)
         or path.startswith(("<frozen", *_STDLIB, _OURS))
-        or path.endswith(_AT_START)
+        or path.endswith(_OTHERS)
     )
 
 
