@@ -484,11 +484,13 @@ def test_what_a_forward_pass_does_with_its_activations_is_what_it_does_without(s
 
 @pytest.mark.child
 def test_models_that_look_into_the_backward_pass_are_left_alone_and_it_is_said_why(seen) -> None:
-    assert seen["told"] == [
-        f"the model keeps its own layout: {reason}" for reason in (
-            "its code has a backward pass of its own", "its code looks at gradients inside",
-            "its code looks at what is saved for the backward pass")
+    reasons = [
+        "its code has a backward pass of its own", "its code looks at gradients inside",
+        "its code looks at what is saved for the backward pass",
     ]  # fmt: skip
+    if not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
+        del reasons[2]  # there, checkpoint begins with a backward pass of its own
+    assert seen["told"] == [f"the model keeps its own layout: {reason}" for reason in reasons]
 
 
 @pytest.mark.child

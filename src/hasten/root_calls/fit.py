@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_ALL_MODULES = tuple(f"_global{kind}" for kind in _HOOKS)
 
 
 def unfit(module: Any) -> str:
@@ -18,8 +21,7 @@ def unfit(module: Any) -> str:
         return "the model is spread over devices"
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         return "its ranks exchange gradients while the backward pass goes on"
-    modules: Any = torch.nn.modules.module
-    if modules._has_any_global_hook():
+    if any(getattr(torch.nn.modules.module, kind) for kind in _OF_ALL_MODULES):
         return "hooks are registered for all modules"
     if any(map(has_hooks, module.parameters())):
         return "its weights have hooks"
@@ -63,6 +65,34 @@ def uninitialized(module: Any) -> bool:
     return any(map(is_lazy, module.parameters()))
 
 
+@cache
+def hooks_on_saved() -> Callable[[bool], Any]:
+    """Return torch's function that gives the hooks on what is saved for the backward pass, or None.
+
+    torch before 2.8 has no such function: there the contexts that set them are counted.
+    """
+    import torch
+
+    core: Any = torch._C._autograd
+    known: Callable[[bool], Any] | None = getattr(core, "_top_saved_tensors_default_hooks", None)
+    if known is not None:
+        return known
+    kind: Any = torch.autograd.graph.saved_tensors_hooks
+    enter, leave, of_thread = kind.__enter__, kind.__exit__, threading.local()
+
+    def enter_counted(self: Any) -> Any:
+        result = enter(self)
+        of_thread.count = getattr(of_thread, "count", 0) + 1
+        return result
+
+    def leave_counted(self: Any, *error: Any) -> Any:
+        of_thread.count = max(getattr(of_thread, "count", 0) - 1, 0)
+        return leave(self, *error)
+
+    kind.__enter__, kind.__exit__ = enter_counted, leave_counted
+    return lambda _: getattr(of_thread, "count", 0) or None
+
+
 def plain_surroundings() -> Callable[[], bool]:
     """Return a function that tells whether nothing looks into the operations of a call.
 
@@ -77,7 +107,7 @@ def plain_surroundings() -> Callable[[], bool]:
     profiled = core._autograd._profiler_enabled
     dispatched, functional = core._len_torch_dispatch_stack, core._len_torch_function_stack
     transform = core._functorch.peek_interpreter_stack
-    saving = getattr(core._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+    saving = hooks_on_saved()
 
     def plain() -> bool:
         return not (

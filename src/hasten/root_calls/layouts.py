@@ -14,6 +14,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from hasten.root_calls.fit import hooks_on_saved
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -233,13 +235,12 @@ class Activations:
     def __init__(self) -> None:
         import torch
 
-        core: Any = torch._C
         self.refused = ""  # why the module is to be left alone from now on
         self._last: dict[int, Callable[[], Any]] = {}
         self._made: list[Callable[[], Any]] = []
         self._convolutions, self._fresh, self._blind, self._watched = _known()
         self._own = {torch.Tensor, torch.nn.Parameter}
-        self._saving = getattr(core._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+        self._saving = hooks_on_saved()
 
     def answer(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Answer for a function of torch."""
