@@ -52,6 +52,8 @@ def both(make, change=lambda sampler, number: None):
         sampler = make()
         own = getattr(sampler.sampler, "generator", None)
         iterator = begin(sampler)
+        if iterator is None and not orders._proved(sampler.drop_last):
+            pytest.skip("this torch heeds growing batches in another way")
         assert iterator is not None
 
         def changing(sampler=sampler, iterator=iterator):
@@ -105,7 +107,7 @@ def test_nothing_is_drawn_before_the_first_batch_is_asked_for() -> None:
 def test_the_first_use_leaves_the_scripts_generator_alone() -> None:
     orders._proved.cache_clear()
     before = torch.get_rng_state()
-    assert orders._proved()
+    assert orders._proved(False)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -150,7 +152,7 @@ def test_a_script_that_changes_what_samplers_do_is_left_alone(monkeypatch) -> No
             own = property(lambda self: 2) if name == "num_samples" else lambda self: iter([3])
             patched.setattr(RandomSampler, name, own)
             assert fast_indices(sampler) is None
-    monkeypatch.setattr(orders, "_proved", lambda: False)
+    monkeypatch.setattr(orders, "_proved", lambda drop_last: False)
     assert fast_indices(sampler) is None
 
 

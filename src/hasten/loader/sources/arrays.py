@@ -113,7 +113,7 @@ def offer(loader: Any) -> Arrays | str:
 
     if why := why_not_collated(loader):
         return why
-    if torch.get_default_device().type != "cpu":
+    if torch.empty(0).device.type != "cpu":
         return "new tensors are made on another device"
     found = leaves(loader.dataset)
     if isinstance(found, str):
