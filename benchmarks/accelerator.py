@@ -4,8 +4,9 @@
 
 Each scenario of `accelerator.json` says how long kernels and copies take there, and which levers
 must, may and must not be in the plan. Where copies are to run ahead, the script then runs to its
-end by plain python, under `device_copies=arrival`, and with its batches on the device already:
-the ideal is the longer of a step without copies and of the copies of a step.
+end by plain python, under `device_copies=arrival`, and without copies, on batches that were on the
+device before: the ideal is the longer of a step without copies and of the copies of a step. A step
+without copies still loads its batch: where kernels are short, the host is what it waits for.
 What is done stands in `accelerator-rows.json` and is not done again.
 """
 
@@ -46,8 +47,8 @@ AHEAD = """
 ## Copies ahead of use
 
 Seconds of a step in whole runs of {steps} steps, the median of {rounds} in turn. *ideal* is the
-longer of a step without copies and of its copies alone; *reached* is the ideal over what
-`device_copies=arrival` gives.
+longer of a step that loads its batch without copying it, which waits for the host or for kernels,
+and of its copies alone; *reached* is the ideal over what `device_copies=arrival` gives.
 
 | scenario | plain | device_copies | ideal | reached |
 |---|---|---|---|---|
@@ -100,7 +101,7 @@ def ahead(entry: dict[str, Any]) -> dict[str, float]:
         (
             step_s(entry),
             step_s(entry, "-m", "hasten", "run", "-q", "--set", "device_copies=arrival"),
-            step_s(entry, more=("--resident",)),
+            step_s(entry, more=("--uncopied",)),
         )
         for _ in range(ROUNDS)
     ]

@@ -1,7 +1,7 @@
 """Training on the test accelerator, whose kernel and copy times come from the environment.
 
-`on_device.py STEPS [--resident | --pinned | --cpu] [--work N | --rows] [--reading] [--workers N]`
-prints seconds per step.
+`on_device.py STEPS [--resident | --uncopied | --pinned | --cpu] [--work N | --rows] [--reading]
+[--workers N]` prints seconds per step.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 parser = argparse.ArgumentParser()
 parser.add_argument("steps", type=int)
 parser.add_argument("--resident", action="store_true")
+parser.add_argument("--uncopied", action="store_true", help="load batches, but train on others")
 parser.add_argument("--pinned", action="store_true")
 parser.add_argument("--cpu", action="store_true")
 parser.add_argument("--rows", action="store_true")
@@ -50,14 +51,16 @@ loader = DataLoader(
 )  # fmt: skip
 net = nn.Linear(8, 4).to(device)
 optimizer = torch.optim.SGD(net.parameters(), 0.01)
-kept = [(x.to(device), y.to(device)) for x, y in loader] if args.resident else None
+kept = [(x.to(device), y.to(device)) for x, y in loader] if args.resident or args.uncopied else []
 step, started_s, total = 0, 0.0, 0.0
 while step < args.steps:
     if step >= 32 and not started_s:
         torch.accelerator.synchronize()
         first, started_s = step, time.perf_counter()
-    for x, y in kept or loader:
-        if not args.resident:
+    for x, y in kept if args.resident else loader:
+        if args.uncopied:
+            x, y = kept[step % len(kept)]  # noqa: PLW2901
+        elif not args.resident:
             x, y = x.to(device, non_blocking=args.pinned), y.to(device, non_blocking=args.pinned)  # noqa: PLW2901
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(net(x), y)

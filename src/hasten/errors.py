@@ -4,6 +4,7 @@ HastenError
 +-- UsageError
 |   +-- PlanError
 +-- ScriptFailed
+|   +-- LeverRefused
 |   +-- NoRoom
 |   +-- NeverTrains
 |   +-- TooFewSteps
@@ -64,6 +65,12 @@ class ScriptFailed(HastenError):
     """The user's script itself failed; what it printed is in `output`."""
 
     exit_code = 3
+
+
+class LeverRefused(ScriptFailed):
+    """A lever cannot do here what it was set to, such as train on a device that is not there."""
+
+    exit_code = 2  # of all that tune may end with, only what was set by hand
 
 
 class NoRoom(ScriptFailed):

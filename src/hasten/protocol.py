@@ -222,8 +222,7 @@ class TurnsRun:
         turns: for each turn, the counted steps; for each step, its samples, then nanoseconds in
             each phase, in the order of `records.Phase`.
         usage: what the process has used so far: `faults_count`, `cpu_s`, `peak_rss_bytes`; with an
-            accelerator also `peak_device_bytes`, the memory that a second child would leave free as
-            `spare_device_bytes` and `others_device_ratio`, and for these turns `caught_up_ratio`.
+            accelerator also what `accelerators.usage` tells, and for these turns `caught_up_ratio`.
     """
 
     turns: list[list[list[int]]]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 mode, late_s = sys.argv[1], 10 * 1e-6 * int(sys.argv[2])
 torch.set_num_threads(1)
 accelerator = torch.accelerator.current_accelerator()
-device = "cpu" if mode in ("unused", "pinned for nobody") else accelerator
+device = "cpu" if mode == "unused" else accelerator
 
 
 class Rows(Dataset):
@@ -32,8 +32,7 @@ class Rows(Dataset):
 
 
 pinned = mode not in ("pageable", "pinned by hand")
-workers = 1 if mode == "pinned for nobody" else 0
-loader = DataLoader(Rows(), batch_size=32, pin_memory=pinned, num_workers=workers)
+loader = DataLoader(Rows(), batch_size=32, pin_memory=pinned)
 net = nn.Sequential(nn.Linear(16 * 1024, 32), nn.ReLU(), nn.Linear(32, 4)).to(device)
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
 total = 0.0
@@ -88,9 +87,6 @@ LATE, PROMPT = 1_000, 0
         pytest.param(
             "pinned by hand", PROMPT, "pinned-memory-useless", "x = x.pin_memory()",
             marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "pinned for nobody", PROMPT, "pinned-memory-useless", "", marks=pytest.mark.slow
         ),
         ("reading", LATE, "step-reporting", "total += loss.item()"),
         ("synchronizing", LATE, "synchronize-in-loop", "torch.get_device_module(accelerator).sync"),

@@ -134,7 +134,9 @@ def test_others_on_the_device_are_told(neighbour) -> None:
     _, told, _ = ran("-m", "hasten", "doctor")
     assert "Other processes hold 2.0 GiB of the 4.0 GiB" in " ".join(told.split())
     with opened("1", "0", "100000") as runner:
-        assert observe(runner, Plan(), step_count=8).others_device_ratio == pytest.approx(0.5, 0.1)
+        seen = observe(runner, Plan(), step_count=8)
+        assert seen.others_device_ratio == pytest.approx(0.5, 0.1)
+        assert seen.device_count == 1, "of two"
 
 
 def test_what_fits_only_alone_is_raced_alone(shared) -> None:

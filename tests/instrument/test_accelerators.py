@@ -30,14 +30,15 @@ def played(monkeypatch):
 def test_a_second_process_is_weighed_by_what_the_first_keeps(played) -> None:
     played(backend([10 * GIB, 2 * GIB], [30 * GIB, 3 * GIB], [45 * GIB, 70 * GIB]))
     assert accelerators.usage() == {
-        "peak_device_bytes": 12 * GIB, "spare_device_bytes": 15 * GIB,
+        "device_count": 2, "peak_device_bytes": 12 * GIB, "spare_device_bytes": 15 * GIB,
         "others_device_ratio": 7 / 80,
     }  # fmt: skip
 
 
 def test_a_device_that_is_not_used_is_no_limit(played) -> None:
     played(backend([10 * GIB, 0], [30 * GIB, 0], [45 * GIB, 0]))
-    assert accelerators.usage()["spare_device_bytes"] == 15 * GIB
+    used = accelerators.usage()
+    assert (used["spare_device_bytes"], used["device_count"]) == (15 * GIB, 1)
 
 
 def test_nothing_is_told_of_a_driver_that_sleeps_or_keeps_no_count(played) -> None:

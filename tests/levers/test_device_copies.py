@@ -19,10 +19,10 @@ def moving(transfer_s):
 
 
 def test_is_offered_where_the_loop_moves_tensors_to_a_device() -> None:
-    assert LEVER.settings(ScriptContext(machine=SERVER)) == ("call", "arrival")
+    assert LEVER.settings(ScriptContext(machine=SERVER)) == ("arrival", "call")
     assert LEVER.settings(ScriptContext(machine=SERVER, baseline=moving(0.01))) == (
-        "call",
         "arrival",
+        "call",
     )
 
 

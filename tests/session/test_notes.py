@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from hasten.records import Diagnosis, Finding, OptimizerTraits, Phase, Profile, Traits
-from hasten.session.observe import step_note, storage_note
+from hasten.session.observe import idle_note, step_note, storage_note
 from hasten.session.watching import notes_of
-from hasten.testing import fed
+from hasten.testing import SERVER, fed, sample_profile
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,21 @@ def test_room_for_one_and_others_on_the_accelerator_are_told(alone, others_ratio
     first, *rest = notes_of(runner, seen)
     assert first == "as ever"
     assert [words in note for words, note in zip(told, rest, strict=True)] == [True] * len(told)
+
+
+@pytest.mark.parametrize(
+    ("used_count", "rank_count", "is_told"),
+    [(1, 1, True), (2, 1, False), (0, 1, False), (None, 1, False), (1, 2, False)],
+)
+def test_accelerators_that_a_script_in_one_process_leaves_idle_are_told(
+    used_count, rank_count, is_told
+) -> None:
+    seen = replace(sample_profile({Phase.FORWARD: 1.0}), device_count=used_count)
+    torch = replace(SERVER.torch, accelerators=("Accelerator 80 GB",) * 2)
+    notes = idle_note(seen, torch, Traits(local_rank_count=rank_count))
+    assert [note.startswith("The script trains on 1 of 2 accelerators") for note in notes] == (
+        [True] * is_told
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from hasten.errors import IsolationFailed, LeverStopped, NeverTrains, NoRoom, ScriptFailed
+from hasten.errors import (
+    IsolationFailed,
+    LeverStopped,
+    NeverTrains,
+    NoRoom,
+    ScriptFailed,
+    UsageError,
+)
 from hasten.instrument.live import LiveTraining
 from hasten.trials.exit_errors import error_of, never_trained
 from hasten.trials.process import Exit
@@ -80,7 +87,9 @@ def test_a_lever_that_gives_up_in_a_trial_says_why_in_its_last_line(error, said)
     with pytest.raises(LeverStopped) as stopped:
         LiveTraining.excuse(None, error)
     tail = "".join(traceback.format_exception(stopped.value))
-    assert told(Exit(1, None), tail).last_words == f"It leaves this script as it is: {said}."
+    refused = told(Exit(1, None), tail)
+    assert refused.last_words == f"It leaves this script as it is: {said}."
+    assert refused.exit_code == UsageError.exit_code, "where it was set by hand, the script is well"
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,10 @@ def in_use() -> bool:
 def usage() -> dict[str, float]:
     """Return how much device memory the script takes; nothing where that is unknown.
 
-    `peak_device_bytes` is the peak that tensors took on all devices. A second process like
-    this one would leave `spare_device_bytes` on the fullest; the number is negative where it
-    does not fit. Of one of the devices others hold `others_device_ratio`, the driver included.
+    It had tensors on `device_count` devices, which took `peak_device_bytes` at their peaks. A
+    second process like this one would leave `spare_device_bytes` on the fullest; the number is
+    negative where it does not fit. Of one of the devices others hold `others_device_ratio`, the
+    driver included.
     """
     devices = [
         (backend, index)
@@ -41,7 +42,9 @@ def usage() -> dict[str, float]:
         for index in range(backend.device_count())
     ]
     peaks = [backend.max_memory_allocated(index) for backend, index in devices]
-    told: dict[str, float] = {"peak_device_bytes": sum(peaks)} if peaks else {}
+    told: dict[str, float] = {}
+    if peaks:
+        told = {"device_count": sum(map(bool, peaks)), "peak_device_bytes": sum(peaks)}
     seen = [
         (*backend.mem_get_info(index), _kept_bytes(backend, index))
         for (backend, index), peak_bytes in zip(devices, peaks, strict=True)

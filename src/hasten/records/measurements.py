@@ -142,6 +142,7 @@ class Profile:
         phase_s: mean seconds per step in each phase; they add up to the mean wall.
         step_count: steps that were observed.
         peak_rss_bytes: largest resident set of the training process.
+        device_count: accelerators that it has tensors on, None without one.
         peak_device_bytes: most memory that its tensors took on accelerators, None without one.
         others_device_ratio: share of an accelerator's memory that other processes hold, and the
             driver; None where that is unknown.
@@ -160,6 +161,7 @@ class Profile:
     phase_s: Mapping[Phase, float]
     step_count: int
     peak_rss_bytes: int | None = None
+    device_count: int | None = None
     peak_device_bytes: int | None = None
     others_device_ratio: float | None = None
     caught_up_ratio: float | None = None

@@ -29,7 +29,13 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
     """Measure where the steps of the script go and why, in a trial that changes nothing."""
     from hasten.records import Profiling
     from hasten.session.examine import examine
-    from hasten.session.observe import measure_own_cost, observe, others_note, step_note
+    from hasten.session.observe import (
+        idle_note,
+        measure_own_cost,
+        observe,
+        others_note,
+        step_note,
+    )
     from hasten.session.protection import protect
 
     notes = protect(workload, options, view)
@@ -47,6 +53,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
         view.found(diagnosis)
         traits = runner.facts(options.applied).traits
         notes += (*runner.children.notes, *others_note(seen), *step_note(traits))
+        notes += idle_note(seen, facts.torch, traits)
     return Profiling(
         machine=_of_what_trained(facts), workload=workload, profile=seen, diagnosis=diagnosis,
         notes=notes, assumed=tuple(sorted(options.assumed)),

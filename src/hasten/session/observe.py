@@ -17,7 +17,7 @@ from hasten.units import duration, percent, step_parts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hasten.records import Diagnosis, Plan, Step, Traits
+    from hasten.records import Diagnosis, Plan, Step, Torch, Traits
     from hasten.trials.plan_statistics import PlanStatistics
     from hasten.trials.runner import TrialRunner
 
@@ -73,7 +73,7 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
         for phase in Phase
     }
     whole_s = sum(phases.values()) * len(steps)
-    peak_device = used.get("peak_device_bytes")
+    count, peak_device = used.get("device_count"), used.get("peak_device_bytes")
     return Profile(
         step_s=middle_s,
         step_low_s=low_s,
@@ -83,6 +83,7 @@ def summarise(steps: list[Step], *, unit: str, used: dict[str, float]) -> Profil
         phase_s={phase: seconds for phase, seconds in phases.items() if seconds},
         step_count=len(steps),
         peak_rss_bytes=int(used["peak_rss_bytes"]),
+        device_count=None if count is None else int(count),
         peak_device_bytes=None if peak_device is None else int(peak_device),
         others_device_ratio=used.get("others_device_ratio"),
         caught_up_ratio=used.get("caught_up_ratio"),
@@ -99,6 +100,17 @@ def others_note(seen: Profile) -> tuple[str, ...]:
     return (
         f"Other processes hold {percent(ratio)} of the accelerator's memory: timings beside them "
         "are noisy, and trials may run out of it.",
+    )
+
+
+def idle_note(seen: Profile, torch: Torch | None, traits: Traits) -> tuple[str, ...]:
+    """Say how many accelerators a script in one process leaves idle."""
+    count = len(torch.accelerators) if torch is not None and traits.local_rank_count == 1 else 0
+    if not seen.device_count or seen.device_count >= count:
+        return ()
+    return (
+        f"The script trains on {seen.device_count} of {count} accelerators. To use more, start one "
+        "process for each: torchrun and DistributedDataParallel.",
     )
 
 

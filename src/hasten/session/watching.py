@@ -14,7 +14,7 @@ from hasten.session.candidates import advice, find_candidates
 from hasten.session.examine import examine
 from hasten.session.journals import open_journal
 from hasten.session.measured_costs import costs_of, first_costs
-from hasten.session.observe import observe, others_note, step_note, where
+from hasten.session.observe import idle_note, observe, others_note, step_note, where
 from hasten.session.protection import refuse_other_machines
 from hasten.units import percent
 
@@ -59,7 +59,9 @@ class Watched:
     def notes(self) -> list[str]:
         """What levers have to say about the script, and whether none can help."""
         nothing = "No lever that may be tried here can reach 2%: see why each was left out."
-        own = (*step_note(self.context.traits), *advice(self.context))
+        traits = self.context.traits
+        idle = idle_note(self.baseline, self.machine.torch, traits)
+        own = (*step_note(traits), *idle, *advice(self.context))
         return [*own, *(() if self.candidates else (nothing,))]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hasten.errors import (
     HastenError,
     IsolationFailed,
+    LeverRefused,
     LeverStopped,
     NeverTrains,
     NoRoom,
@@ -192,8 +193,9 @@ def error_of(
         if pattern.search(tail):
             return NoRoom(f"{lack} {when}.", remedy=remedy, output=tail)
     if why := _stopped_by(tail):
-        return ScriptFailed(
-            f"It leaves this script as it is: {why}.", remedy="Leave the lever out with --skip."
+        return LeverRefused(
+            f"It leaves this script as it is: {why}.",
+            remedy="Set the lever otherwise, or not at all.",
         )
     problem, remedy = _signalled(ended.signal, when) if ended.signal else _failed(ended, when, tail)
     return ScriptFailed(problem, remedy=remedy, output=tail)

@@ -70,7 +70,8 @@ class Copies:
         """Intercept the calls that copy and pin, if there is a device to copy to."""
         import torch
 
-        if hasattr(torch, "accelerator") and torch.accelerator.is_available():
+        accelerator: Any = getattr(torch, "accelerator", torch.cuda)  # since torch 2.6
+        if accelerator.is_available():
             stand_ins = StandIns(lambda: get_ident() == self._watch.thread)
             self._undos = [
                 self._watch.live.on_transfer(self._moved),

@@ -76,7 +76,7 @@ def is_plain(tensor: Any) -> bool:
         and not any(getattr(tensor, "names", ()))
         and not (tensor.is_conj() or tensor.is_neg())
         and tensor.numel() > 0
-        and is_dense(tensor.size(), tensor.stride())
+        and (tensor.is_contiguous() or is_dense(tensor.size(), tensor.stride()))
     )
 
 
@@ -85,12 +85,11 @@ def is_watched() -> bool:
     import torch
 
     core: Any = torch._C
-    jit: Any = torch.jit
     return bool(
         core._len_torch_dispatch_stack()
         or core._len_torch_function_stack()
         or core._functorch.peek_interpreter_stack() is not None
-        or jit.is_tracing()
+        or core._is_tracing()
     )
 
 
@@ -249,6 +248,7 @@ class Staging:
         for device in {id(aim.device): aim.device for aim in aims.values()}.values():
             if device.is_ready():
                 device.begin_batch()
+        is_ahead = self.is_ahead and bool(aims) and _may_copy_ahead()
         for place, tensor in islice(leaves(batch), _MOST_LEAVES):
             staged = self._staged.get(tensor)
             self._seats[tensor] = TensorOrigin(aims, place, written_count(tensor))
@@ -256,7 +256,7 @@ class Staging:
                 staged.is_early = False
                 continue
             self._staged.pop(tensor, None)  # a data set may hand out the same tensor again
-            if self.is_ahead and place in aims and self._may_stage(loader, tensor, aims[place]):
+            if is_ahead and place in aims and self._may_stage(loader, tensor, aims[place]):
                 self._stage(tensor, aims[place])
 
     def awaits(self, loader: Any) -> bool:
@@ -270,7 +270,7 @@ class Staging:
     def coming(self, loader: Any, batch: Any) -> None:
         """Start the copies of a batch that the script will probably get next."""
         try:
-            aims = self._aims.get(loader, {})
+            aims = self._aims.get(loader, {}) if _may_copy_ahead() else {}
             for place, tensor in islice(leaves(batch), _MOST_LEAVES):
                 if tensor in self._staged or place not in aims:
                     continue
@@ -280,16 +280,12 @@ class Staging:
             self.retire()
 
     def _may_stage(self, loader: Any, tensor: Any, aim: CopyTarget) -> bool:
-        import torch
-
         waiting = list(self._staged.values())
         held_bytes = sum(staged.snapshot.nbytes for staged in waiting)
         return (
             aim.missed_count < _MOST_MISSES
             and sum(staged.aim is aim for staged in waiting) < _MOST_AHEAD
             and held_bytes + tensor.nbytes <= _MOST_BYTES
-            and not torch.is_inference_mode_enabled()
-            and not is_watched()
             and is_plain(tensor)
             and (bool(getattr(loader, "pin_memory", False)) or not tensor.is_pinned())
             and aim.device.is_ready()
@@ -328,17 +324,16 @@ class Staging:
     def _move(self, name: str, tensor: Any, args: Any, kwargs: Any) -> Any | None:
         import torch
 
-        # Read without a wait, its values must have arrived by the script's next blocking copy.
-        if reads_back(name, tensor, args, kwargs):
-            self.retire()
-            return None
         # Not even an attribute of a subclass is read: that could run code of the script's.
-        epoch = target_of(name, tensor, args, kwargs) if type(tensor) is torch.Tensor else None
-        if epoch is None:
+        if type(tensor) is not torch.Tensor or not tensor.is_cpu:
+            # Read without a wait, its values must have arrived by the script's next blocking copy.
+            if (kwargs or len(args) > 1) and reads_back(name, tensor, args, kwargs):
+                self.retire()
+            return None
+        epoch = target_of(name, tensor, args, kwargs)
+        if epoch is None or not is_plain(tensor):
             return None
         target, non_blocking = epoch
-        if not tensor.is_cpu or not is_plain(tensor):
-            return None
         device = self._find(target)
         if device is None or not device.is_ready():
             return None
@@ -364,6 +359,12 @@ class Staging:
             return None
         device.hand_over(copied)
         return copied
+
+
+def _may_copy_ahead() -> bool:
+    import torch
+
+    return not (torch.is_inference_mode_enabled() or is_watched())
 
 
 def _serves(staged: _Staged, tensor: Any, device: Accelerator) -> bool:
