@@ -247,7 +247,9 @@ class LoaderEngine:
         epoch = EpochIterator(self, state, loader, stream, _pins(front))
         epoch.begin()
         if loader.num_workers:  # what scripts use of torch's iterators with workers
-            front._workers, front._shutdown_workers = epoch.workers, epoch.leave
+            pool = epoch.fetchers.pool
+            front._workers = [] if pool is None else pool.processes.workers
+            front._shutdown_workers = epoch.leave
         if stay(loader):
             state.kept_seed = stream.seed
             stayed.hold(front, epoch)

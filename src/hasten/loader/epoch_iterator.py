@@ -64,12 +64,6 @@ class EpochIterator:
             if self.fetchers.pool is not None:
                 self._fill(self.fetchers.pool)
 
-    @property
-    def workers(self) -> list[Any]:
-        """The processes that make the batches now; none where the main process does."""
-        pool = self.fetchers.pool
-        return [] if pool is None else pool.processes.workers
-
     def next(self) -> Any:
         """Return the next batch.
 

@@ -313,7 +313,7 @@ def names_of(
         attributes, variables, near, nested, collecting, loaders - others, shared, named, leading,
         direct | attributes | variables, leaders, iterated, options,
         _named(graph.kinds.values()) | graph.functions.keys(), _named(kinds),
-        lambda place: _near(graph, graph.functions.get(place, set()))[:2],
+        cache(lambda place: _near(graph, graph.functions.get(place, set()))[:2]),
     )  # fmt: skip
 
 
