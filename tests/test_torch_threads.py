@@ -53,6 +53,6 @@ def test_what_is_made_in_place_of_a_worker_has_one_thread_whoever_holds_the_numb
 ) -> None:
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)  # as a lever that holds it
-    streams = Streams(0, 1, 2, [0], quiet=True)
+    streams = Streams(1, 2, [0], quiet=True)
     assert streams.fetch(0, torch._C.get_num_threads) == 1
     assert asked == []

@@ -443,6 +443,7 @@ facts["without numpy"] = "numpy.random" not in sys.modules
 
 KEEPS = r"""
 import multiprocessing, weakref
+from hasten.loader.cache.cached import Cache
 from hasten.loader.added_workers import AddedWorkers
 
 class Trainer:
@@ -464,6 +465,22 @@ def gone():
     return [one() is None for one in seen]
 
 facts["trainers"] = same(gone, 2)
+undo = engine.add(Cache(1 << 22).offer)
+facts["trainers, with samples kept"] = same(gone, 0)
+
+class Whole(Numbers):
+    def __init__(self):
+        super().__init__()
+        self.loader = DataLoader(self, batch_size=2, num_workers=own)
+    def __getitem__(self, i):
+        return torch.full((9,), float(sum(range(5000 * i))))
+    fit = Trainer.fit
+
+Trainer, own = Whole, 0
+facts["datasets"] = same(gone, 0)
+undo()
+own = 2
+facts["datasets of workers"] = same(gone, 0)
 
 class Endless(DataLoader):
     def __init__(self, *args, **options):
@@ -663,7 +680,8 @@ def test_draws_of_the_loop_now_and_then_do_not_end_the_workers(loaders) -> None:
 def test_nothing_is_kept_or_watched_for_ever(loaders) -> None:
     facts = loaders(KEEPS)
     assert facts == {
-        "trainers": True, "drew once": True, "not for ever": True,
+        "trainers": True, "trainers, with samples kept": True, "datasets": True,
+        "datasets of workers": True, "drew once": True, "not for ever": True,
         "held by itself": [True, True], "left early": [True, True], "forgiven": [True, True],
     }  # fmt: skip
 

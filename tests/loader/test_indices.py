@@ -109,6 +109,32 @@ for length in (raises, draws):
             facts[f"{length.__name__} {own} {wanted}"] = same(lambda: run(length, own), wanted)
 """
 
+FAILING = r"""
+class Once:
+    def __init__(self, error): self.error, self.count = error, 0
+    def __len__(self): return 12
+    def __iter__(self):
+        self.count += 1
+        if self.count > 2:
+            torch.rand(1)
+            raise self.error("no order")
+        return iter(range(12))
+
+def run(error, own):
+    sampler = Once(error)
+    loader, seen = DataLoader(Numbers(), batch_size=3, sampler=sampler, num_workers=own), []
+    for _ in range(3):
+        try:
+            seen.append([plain(batch) for batch in loader])
+        except error as told:
+            seen.append([str(told), sampler.count, rng()])
+    return seen
+
+for error in (AttributeError, TypeError, ValueError):
+    for own in (0, 2):
+        facts[f"{error.__name__} {own}"] = same(lambda: run(error, own), 2)
+"""
+
 OWN = r"""
 from torch.utils.data import SubsetRandomSampler, WeightedRandomSampler
 
@@ -172,6 +198,11 @@ def test_a_batch_size_that_grows_in_mid_pass_grows_at_the_same_batch(loaders) ->
 @pytest.mark.slow
 def test_arrays_tensors_and_other_batches_of_a_sampler_stay_what_they_are(loaders) -> None:
     facts = loaders(KINDS)
+    assert {name: found for name, found in facts.items() if found is not True} == {}
+
+
+def test_a_sampler_that_raises_is_started_as_often_as_by_torch(loaders) -> None:
+    facts = loaders(FAILING)
     assert {name: found for name, found in facts.items() if found is not True} == {}
 
 

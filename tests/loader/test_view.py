@@ -42,6 +42,32 @@ facts["refused"] = same(run, 2)
 facts["notes"] = engine.notices.notes
 """
 
+SHUT_DOWN = r"""
+def run(kept):
+    loader = DataLoader(Numbers(40), batch_size=2, num_workers=2, persistent_workers=kept)
+    iterator = iter(loader)
+    seen = [plain(next(iterator)), iterator._num_workers, iterator._prefetch_factor]
+    seen += [iterator._timeout, iterator._persistent_workers]
+    workers = list(iterator._workers)
+    seen += [len(set(worker.pid for worker in workers)), [one.is_alive() for one in workers]]
+    if kept:
+        seen.append([one.pid for one in loader._iterator._workers] == [one.pid for one in workers])
+        loader._iterator._shutdown_workers()
+        loader._iterator = None
+    del iterator
+    for worker in workers:
+        worker.terminate()
+        worker.join(10)
+    return seen, epochs(loader, 2)
+
+facts["kept"], facts["anew"] = same(lambda: run(True), 2), same(lambda: run(False), 2)
+"""
+
+
+@pytest.mark.child
+def test_the_workers_of_an_iterator_can_be_seen_and_ended(loaders) -> None:
+    assert loaders(SHUT_DOWN) == {"kept": True, "anew": True}
+
 
 @pytest.mark.child
 def test_a_default_device_that_has_no_numbers_raises_as_torch_does(loaders) -> None:

@@ -37,10 +37,12 @@ class Stayed:
 
     def __init__(self) -> None:
         self._last: tuple[weakref.ref[Any], weakref.ref[EpochIterator]] | None = None
+        self._workers: list[Any] = []
 
     def hold(self, front: Any, epoch: EpochIterator) -> None:
         """Note the iterator of the script's pass."""
         self._last = weakref.ref(front), weakref.ref(epoch)
+        self._workers = front._workers
 
     def rewound(self) -> Any:
         """Return the iterator, with its pass ended, if it is still alive, else None."""
@@ -188,9 +190,9 @@ class LoaderEngine:
         restore = kept_draws(loader)
         try:
             return self._begin(state, loader, resumed=resumed)
-        except (AttributeError, TypeError, Unknown) as error:
+        except Unknown as error:
             restore()
-            why = error.__cause__ or error
+            why = error.__cause__
             self.notices.note(f"a loader was left alone: {type(why).__name__}: {why}")
             if isinstance(loader._iterator, Stayed):
                 loader._iterator = None
@@ -244,6 +246,10 @@ class LoaderEngine:
         front._index_sampler, front._sampler_iter = stream, iter(stream)
         epoch = EpochIterator(self, state, loader, stream, _pins(front))
         epoch.begin()
+        if loader.num_workers:  # what scripts use of torch's iterators with workers
+            pool = epoch.fetchers.pool
+            front._workers = [] if pool is None else pool.processes.workers
+            front._shutdown_workers = epoch.leave
         if stay(loader):
             state.kept_seed = stream.seed
             stayed.hold(front, epoch)
@@ -253,8 +259,6 @@ class LoaderEngine:
                 loader._iterator = stayed
         front._next_data = epoch.next
         self.next_batches.know(front, epoch.peek)
-        if loader.num_workers:  # torch's iterators with workers have this method too
-            front._shutdown_workers = epoch.leave
         self._fronts[front] = weakref.ref(loader)
         return front
 

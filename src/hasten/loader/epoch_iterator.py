@@ -318,7 +318,7 @@ def _try_here(epoch: EpochIterator, task: Task, batch: Any, report: TaskReport) 
     if not state.own.may_go_without or index not in epoch.draws.resumes:
         return
     loader = epoch.loader
-    streams = Streams(0, epoch.draws.seed, loader.num_workers, loader.dataset, quiet=False)
+    streams = Streams(epoch.draws.seed, loader.num_workers, loader.dataset, quiet=False)
     streams.starts[index] = epoch.draws.resumes[index]
     fetch = stock_of(loader).fetch
 

@@ -144,6 +144,7 @@ class Fetchers:
         self._queue = queue
         self._draws = draws
         self._here: Any = None
+        self._heavy: Checked | None = None
         self._version = -1
 
     @property
@@ -188,9 +189,9 @@ class Fetchers:
         if self.astray or (own and pool is not None and self.seen.is_stale):
             count = there if own and there and own % there == 0 else own
             worker_plan = WorkerPlan(count, Draws.STREAM, own) if own else HERE
-            return worker_plan, None, pool.source if pool and there == count else None
-        light, heavy = state.sources.choose(loader, wishes.offers)
-        return state.worker_plan(loader, wishes.request, light), light, heavy
+            return worker_plan, None, self._heavy if pool and there == count else None
+        light, self._heavy = state.sources.choose(loader, wishes.offers)
+        return state.worker_plan(loader, wishes.request, light), light, self._heavy
 
     def _spared(
         self, worker_plan: WorkerPlan, light: Checked | None, heavy: Checked | None

@@ -86,11 +86,13 @@ class OwnWorkers:
         self, loader: Any, *, key: int, seed: int, starts: dict[int, States]
     ) -> Streams:
         """Return the workers' random streams for a pass in this process."""
-        if self._streams is None or self._streams.key != key or key:
+        streams = self._streams
+        if streams is None or key:
             quiet = self._items.draws is False
-            self._streams = Streams(key, seed, loader.num_workers, loader.dataset, quiet=quiet)
-        self._streams.starts.update(starts)
-        return self._streams
+            streams = Streams(seed, loader.num_workers, loader.dataset, quiet=quiet)
+        self._streams = None if key else streams  # others end with their pass, and the dataset
+        streams.starts.update(starts)
+        return streams
 
     def forget_streams(self) -> None:
         """Restart the workers' random streams."""

@@ -54,7 +54,8 @@ def make_front(loader: Any) -> Any:
         front = single(LoaderView(loader, 0, persistent_workers=False, **overrides))
     except (AttributeError, TypeError, RuntimeError) as error:
         raise Unknown from error
-    front._num_workers = loader.num_workers
+    for name in ("num_workers", "timeout", "persistent_workers", "prefetch_factor"):
+        setattr(front, f"_{name}", getattr(loader, name))
     return front
 
 
@@ -66,6 +67,9 @@ def make_worker_iterator(loader: Any, worker_count: int, **overrides: Any) -> An
         worker_count: worker processes.
         **overrides: `dataset`, `collate_fn`, `worker_init_fn`, `prefetch_factor`, `timeout` and
             `_index_sampler` of the view.
+
+    Raises:
+        Unknown: torch could not make it.
     """
     import torch
     from torch.utils.data import dataloader
@@ -77,7 +81,10 @@ def make_worker_iterator(loader: Any, worker_count: int, **overrides: Any) -> An
         loader, worker_count, persistent_workers=True, in_order=True, pin_memory=pins, **overrides
     )
     many: Any = dataloader._MultiProcessingDataLoaderIter
-    iterator = many(view)
+    try:
+        iterator = many(view)
+    except (AttributeError, TypeError) as error:
+        raise Unknown from error
     # The workers have these. They may hold the loader, whose entry in our tables would never go.
     iterator._dataset = iterator._worker_init_fn = None
     _WORKER_ITERATORS.add(iterator)

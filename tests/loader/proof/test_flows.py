@@ -41,6 +41,14 @@ def main():
         advance()
 main()
 """
+FETCH = """
+rows = Rows()
+def fetch(): return rows
+class Holder:
+    def __init__(self, get): self.get = get
+    def soften(self): self.get().gain = 0.5
+def use(get): get().gain = 0.5
+"""
 REGISTRY = """
 DATASETS = {"train": Rows()}
 class Registry:
@@ -151,6 +159,25 @@ def advance(): proxy.gain = 0.5
     "a registry that is entered": REGISTRY
     + "    def __enter__(self): return DATASETS['train']\n    def __exit__(self, *error): pass"
     + REGISTERED + "\n    with registry as one: one.gain = 0.5",
+    "a function that is handed over": FETCH + "def advance(): use(fetch)",
+    "a function that looks it up first": FETCH
+    + "def find(part):\n    found = loader.dataset\n    return found.table[part:]\n"
+    + "def change(get): get(0)[:] = 0.5\ndef advance(): change(find)",
+    "a function that is called in a lambda": FETCH + "def advance(): use(lambda: fetch())",
+    "a generator that is handed over": FETCH
+    + "def each(): yield rows\ndef first(get):\n    for one in get(): one.gain = 0.5\n"
+    + "def advance(): first(each)",
+    "a partial function": FETCH
+    + "from functools import partial\nget = partial(fetch)\ndef advance(): get().gain = 0.5",
+    "a function in a list": FETCH
+    + "every = [fetch]\ndef advance():\n    for one in every: one().gain = 0.5",
+    "a lambda": FETCH + "get = lambda: rows\ndef advance(): get().gain = 0.5",
+    "a function that an object keeps": FETCH
+    + "holder = Holder(fetch)\ndef advance(): holder.soften()",
+    "a lambda that an object keeps": FETCH
+    + "holder = Holder(lambda: rows)\ndef advance(): holder.get().gain = 0.5",
+    "a pool that calls it": FETCH
+    + "pool = ThreadPool(1)\ndef advance(): pool.apply_async(fetch).get().gain = 0.5",
     "the class of another one": """
 class More(Rows):
     scale = 1.0
@@ -369,5 +396,40 @@ class Trainer:
 rows, net = Rows(), Net()
 trainer = Trainer(DataLoader(rows, batch_size=4))
 def advance(): trainer.fit(net)
+"""
+    assert said(HEAD + text + LOOP) == ["whole", "whole"]
+
+
+def test_functions_that_return_what_is_their_own_may_be_handed_over_and_kept(said) -> None:
+    text = """
+from functools import partial
+class Net(torch.nn.Module):
+    def __init__(self, make): super().__init__(); self.line = make(1, 1)
+    def forward(self, x): return self.line(x)
+class Wide(Net): pass
+def plain(*sizes): return torch.nn.Linear(*sizes)
+def mean(scores, targets): return ((scores - targets) ** 2).mean()
+def size(): return len(rows)
+def evaluate(net):
+    right = 0
+    for x in loader: right += int((net(x[:, None].float()) > 0).sum())
+    return right / len(loader.dataset)
+class Trainer:
+    def __init__(self, net, criterion, checks, size):
+        self.net, self.criterion, self.checks, self.size = net, criterion, checks, size
+        self.best = {}
+    def fit(self):
+        for x in loader:
+            scores = self.net(x[:, None].float())
+            loss = self.criterion(scores, x[:, None].float()) / self.size()
+            loss.backward()
+        for name, check in self.checks.items():
+            score = check(self.net)
+            score += 1
+            self.best[name] = score
+rows = Rows()
+net = {"net": Net, "wide": Wide}["wide"](partial(plain))
+trainer = Trainer(net, mean, {"right": evaluate}, size)
+def advance(): trainer.fit()
 """
     assert said(HEAD + text + LOOP) == ["whole", "whole"]

@@ -91,6 +91,7 @@ class PurityAnalysis:
             layer = [below for value in layer for below in self._follow(value)]
             while named := self._named():
                 layer += [below for value in named for below in self._follow(value)]
+        self._unnamed.clear()  # they may hold the dataset, which would never end
 
     @property
     def opens_pictures(self) -> bool:

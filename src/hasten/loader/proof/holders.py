@@ -6,7 +6,7 @@ import argparse
 import gc
 import sys
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import suppress
 from functools import cache, lru_cache, partial
 from itertools import compress
@@ -29,7 +29,7 @@ from hasten.loader.proof.source import is_user_class, is_user_file, stored
 from hasten.loader.proof.values import is_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from hasten.loader.proof.reads import Reads
 
@@ -70,6 +70,8 @@ class ReachableNames(NamedTuple):
         alive: names of the script's classes that have instances, and `path:line` of each of
             its functions that exist.
         kinds: names of the classes of what is read, and of their metaclasses.
+        leading_to: gives the variables and the attributes that lead to functions at a
+            `path:line`.
     """
 
     attributes: set[str]
@@ -87,6 +89,7 @@ class ReachableNames(NamedTuple):
     options: set[str]
     alive: set[str]
     kinds: set[str]
+    leading_to: Callable[[str], tuple[set[str], set[str]]]
 
 
 class Heap:
@@ -161,7 +164,7 @@ class _Graph:
         self.arrays: list[Any] = []
         self.loaders: set[int] = set()
         self.kinds: dict[int, type] = {}
-        self.functions: set[str] = set()
+        self.functions: defaultdict[str, set[int]] = defaultdict(set)
         self._expanded: set[int] = set()
         self._waiting: list[Any] = []
         self._keep: list[Any] = []
@@ -309,7 +312,8 @@ def names_of(
     return ReachableNames(
         attributes, variables, near, nested, collecting, loaders - others, shared, named, leading,
         direct | attributes | variables, leaders, iterated, options,
-        _named(graph.kinds.values()) | graph.functions, _named(kinds),
+        _named(graph.kinds.values()) | graph.functions.keys(), _named(kinds),
+        cache(lambda place: _near(graph, graph.functions.get(place, set()))[:2]),
     )  # fmt: skip
 
 
@@ -360,7 +364,7 @@ def _add_from_heap(graph: _Graph, heap: Heap) -> None:
     """Add what the script's functions enclose and its objects hold, whoever holds them."""
     for function in heap.functions:
         code = function.__code__
-        graph.functions.add(f"{code.co_filename}:{code.co_firstlineno}")
+        graph.functions[f"{code.co_filename}:{code.co_firstlineno}"].add(id(function))
         for name, value in _enclosed(function):
             graph.add(0, name, value, variable=True)
     for one in heap.instances:

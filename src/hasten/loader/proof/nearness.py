@@ -53,7 +53,8 @@ class Known:
         aliases: variables by which its functions and classes are called, with the names of those.
         moves_path: whether it may change where modules are imported from.
         given: functions that return something near, or hold it, by their names.
-        finding: special methods that return something near, whatever they are called on.
+        finding: special methods that return something near, whatever they are called on, and
+            functions that do so, whatever they are given.
         reached: variables of modules that lead there since the code ran, and how near they are.
         attributes: the same for attributes.
     """
@@ -86,6 +87,9 @@ class CodeScope(Protocol):
     def level_of(self, name: str) -> int:
         """Return how near a variable is."""
 
+    def hands_out(self, name: str) -> bool:
+        """Return whether this is a function by which anybody who calls it gets something near."""
+
     def is_loader(self, node: ast.AST) -> bool:
         """Return whether an expression is a loader, or yields what a loader yields."""
 
@@ -96,7 +100,7 @@ class CodeScope(Protocol):
 def level(scope: CodeScope, node: ast.AST | None) -> int:
     """Return how near an expression is."""
     if isinstance(node, ast.Name):
-        return scope.level_of(node.id)
+        return max(scope.level_of(node.id), HOLDS * scope.hands_out(node.id))
     if scope.known.finding and scope.known.finding & _FINDING.get(type(node), set()):
         return NEAR
     follow = _FOLLOWED.get(type(node))

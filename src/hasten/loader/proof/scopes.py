@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof.bindings import bindings, called, callee, imported, puts, stored
 from hasten.loader.proof.nearness import FAR, HOLDS, NEAR, Known, level
 from hasten.loader.proof.script import Unreadable, applied, names_of
+from hasten.loader.proof.source import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +42,10 @@ class VariableScope:
         near: its own variables that may lead to what the items read, and how near they are.
         loaders: those that are loaders and nothing else: iterating over them gives batches.
         filled: parameters into which something near is put.
-        finds: whether it is a method that code other than the items calls.
+        found: its own variables that it sets from what is near outside of it.
+        finds: whether others get from it what it finds outside: it is a function, or a special
+            method that code other than the items calls.
+        hands: whether they get something near.
     """
 
     def __init__(self, unit: Unit, names: ReachableNames, known: Known) -> None:
@@ -60,6 +64,7 @@ class VariableScope:
         bound = set(self.parameters) | stored(self.nodes) | set(self._imported)
         self._own = set() if unit.function is None else bound - outside
         self._bindings = [pair for node in self.nodes for pair in bindings(node)]
+        self._defined = {one.name for one in self.nodes if isinstance(one, ast.FunctionDef)}
         self._puts = [pair for node in self.nodes for pair in puts(node)]
         self._puts += [(node.target, node.value) for node in self.nodes
                        if isinstance(node, ast.AugAssign)]  # fmt: skip
@@ -67,7 +72,9 @@ class VariableScope:
         self.near = {name: self._of_names(name) for name in self._own & names.near if running}
         self.loaders = self._own & names.loaders if running else set()
         self.filled: set[str] = set()
-        self.finds = False
+        self.found: set[str] = set()
+        self.finds = unit.function is not None and not unit.owner
+        self.hands = False
         self._begin()
 
     def _begin(self) -> None:
@@ -98,18 +105,26 @@ class VariableScope:
         """Add the variables that are set from what is near, until there are no more."""
         grown = True
         while grown:
-            before = sum(self.near.values()) + len(self.loaders) + self.known.size
+            before = self._size
             for target, source, iterates in self._bindings:
                 is_loader = self.is_loader(source)
                 if found := self._given_by(source, iterates=iterates):
                     self._bind(target, NEAR if iterates else found)
+                    if self._is_from_outside(source):
+                        self.found |= {one.id for one in ast.walk(target)
+                                       if isinstance(one, ast.Name)} & self._own  # fmt: skip
                     if is_loader and isinstance(target, ast.Name) and target.id in self._own:
                         self.loaders.add(target.id)
             for target, source in self._puts:
                 if level(self, source):
                     self._put(target)
             self._gives()
-            grown = before != sum(self.near.values()) + len(self.loaders) + self.known.size
+            grown = before != self._size
+
+    @property
+    def _size(self) -> int:
+        near = sum(self.near.values()) + len(self.loaders) + len(self.found)
+        return near + self.known.size
 
     def _given_by(self, source: ast.AST, *, iterates: bool) -> int:
         """Return how near a value is that an expression gives to a variable, or its members."""
@@ -154,22 +169,40 @@ class VariableScope:
             levels[name] = found
 
     def _gives(self) -> None:
-        for node in self.nodes:
+        is_lambda = isinstance(self.unit.function, ast.Lambda)
+        nodes: Any = self.unit.nodes
+        given = [ast.Return(one) for one in nodes] if is_lambda else self.nodes
+        for node in given:
             if isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom)) and node.value is not None:
                 found = level(self, node.value)
                 if found:
                     self._raise(self.known.given, self.unit.name, NEAR
                                 if not isinstance(node, ast.Return) else found)  # fmt: skip
-                if found and self._is_from_outside(node.value):
+                if found and self.finds and self._is_from_outside(node.value):
                     self.known.finding.add(self.unit.name)
+                    self.hands = True
+
+    def reach_holders(self, running: Iterable[VariableScope]) -> None:
+        """Follow what already held this function, by another name, when the pass began."""
+        function: Any = self.unit.function
+        place = f"{self.unit.path}:{first_line(function)}"
+        variables, attributes = self.names.leading_to(place)
+        for scope in (self, *running):
+            for name in variables - {self.unit.name}:
+                scope._reach(name, HOLDS)
+        for name in attributes:
+            self._raise(self.known.attributes, name, HOLDS)
 
     def _is_from_outside(self, node: ast.AST) -> bool:
-        """Return whether a special method finds something near in variables of its module."""
-        if not (self.finds and self.unit.name.startswith("__")):
-            return False
-        return any(isinstance(one, ast.Name) and one.id not in self._own
-                   and one.id not in self.names.shared and self.level_of(one.id)
+        """Return whether an expression takes something near that no parameter leads to."""
+        return any(isinstance(one, ast.Name) and one.id not in self.names.shared
+                   and (one.id in self.found or self.hands_out(one.id)
+                        or (one.id not in self._own and self.level_of(one.id) > FAR))
                    for one in ast.walk(node))  # fmt: skip
+
+    def hands_out(self, name: str) -> bool:
+        """Return whether this is a function by which anybody who calls it gets something near."""
+        return name in self.known.finding and (name not in self._own or name in self._defined)
 
     def level_of(self, name: str) -> int:
         """Return how near a variable is."""
@@ -242,12 +275,16 @@ def scopes_of(
     scopes = [VariableScope(unit, names, known) for unit in code.units]
     known.moves_path = any(map(_is_path, (node for scope in scopes for node in scope.nodes)))
     for scope in scopes:
-        scope.finds = bool(scope.unit.owner) and not is_of_items(scope.unit)
+        if scope.unit.owner and scope.unit.name.startswith("__"):
+            scope.finds = not is_of_items(scope.unit)
     by_name = _by_name(scopes, code)
+    running = [scope for scope in scopes if scope.unit.frame is not None]
     for _ in range(_MOST_ROUNDS):
         before = known.size
         for scope in scopes:
             scope.spread()
+            if scope.hands:
+                scope.reach_holders(running)
         if not _pass_on(scopes, by_name) and known.size == before:
             return scopes
     raise Unreadable("the script's code is too large to be followed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
@@ -35,6 +36,25 @@ def _arrived(source: Any, stock: Any, quiet: bool) -> Any:
     return Checked(source, stock, quiet=quiet, on_end=lambda why, is_wrong: None)
 
 
+@dataclass(slots=True)
+class Trust:
+    """How far a source has been found right for one loader, from pass to pass.
+
+    It holds nothing of the script's, so the loader ends with its last user.
+
+    Attributes:
+        name: of the source.
+        number: batches asked for since comparisons began.
+        change_count: batches that could not be compared.
+        is_over: the source was given up.
+    """
+
+    name: str = ""
+    number: int = 0
+    change_count: int = 0
+    is_over: bool = False
+
+
 class Checked:
     """Fetch with a source, and compare it with torch's own way every now and then.
 
@@ -52,20 +72,27 @@ class Checked:
         stock: torch's own.
         on_end: told, in one sentence, why the source was given up, and whether it was wrong.
         quiet: the items are proven to draw nothing.
+        trust: what earlier passes have shown; None at the first one.
     """
 
     def __init__(
-        self, source: Source, stock: Stock, *, on_end: Callable[..., None], quiet: bool = False
-    ) -> None:
-        self.source: Source | None = source
+        self, source: Source, stock: Stock, *, on_end: Callable[..., None], quiet: bool = False,
+        trust: Trust | None = None,
+    ) -> None:  # fmt: skip
+        self._source = source
+        self._trust = trust or Trust()
         self.stock = stock
         self.pure = source.pure
         self.quiet = quiet
         self.name = source.name
         self._light = source.light
         self._on_end = on_end
-        self._number = self._change_count = 0
         self._private: random_states.Private | None = None
+
+    @property
+    def source(self) -> Source | None:
+        """The faster way; None where it was given up."""
+        return None if self._trust.is_over else self._source
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle for a worker without the callback, which belongs to this process."""
@@ -80,7 +107,7 @@ class Checked:
         """
         if self.source is None:
             return self._of_stock(indices, fast=fast)
-        number, self._number = self._number, self._number + 1
+        number, self._trust.number = self._trust.number, self._trust.number + 1
         if due(number):
             few = number >= (_WHOLE_COUNT if self._light else 1)
             # What the script's own sampler gives may be more than its members.
@@ -151,11 +178,11 @@ class Checked:
     def _put_off(self) -> None:
         """Compare the next batch instead, since a dataset's first items may open its files."""
         self._private = None  # or make their generators
-        self._change_count += 1
-        if self._number > 1 or self._change_count > _PATIENCE_COUNT:
+        self._trust.change_count += 1
+        if self._trust.number > 1 or self._trust.change_count > _PATIENCE_COUNT:
             self._end(f"{self.name} cannot be compared: the dataset changes while it is read")
-        self._number = 0
+        self._trust.number = 0
 
     def _end(self, why: str, *, is_wrong: bool = True) -> None:
-        self.source = None
+        self._trust.is_over = True
         self._on_end(why, is_wrong=is_wrong)

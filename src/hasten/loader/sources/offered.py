@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.sources.checked import Checked
+from hasten.loader.sources.checked import Checked, Trust
 from hasten.loader.sources.source import stock_of
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ class OfferedSources:
     def __init__(self, items: ItemFacts, notices: Notices) -> None:
         self._items = items
         self._notices = notices
-        self._given_up: set[str] = set()
-        self._checked: tuple[str, Checked] | None = None
+        self._trusts: dict[str, Trust] = {}
 
     def choose(
         self, loader: Any, offers: Sequence[Callable[[Any], Any]]
@@ -57,14 +56,15 @@ class OfferedSources:
         """Return the first source of a kind; `made` holds what was offered already."""
         for offer in offers:
             key = f"{offer.__module__}.{offer.__qualname__}"
-            if key in self._given_up:
+            trust = self._trusts.get(key)
+            if trust is not None and trust.is_over:
                 continue
             if key not in made:
                 made[key] = offer(loader)
             found = made[key]
             if isinstance(found, str):
-                if self._checked is not None and self._checked[0] == key:
-                    self._notices.refuse(f"{self._checked[1].name} is given up: {found}")
+                if trust is not None:
+                    self._notices.refuse(f"{trust.name} is given up: {found}")
                 else:
                     self._notices.note(found)
                 continue
@@ -75,17 +75,11 @@ class OfferedSources:
         return None
 
     def _trusted(self, key: str, found: Any, loader: Any) -> Checked:
-        given_up, notices = self._given_up, self._notices  # not `self`, which will hold the result
-        quiet = self._items.permit.draws is False
+        notices = self._notices
 
         def give_up(why: str, *, is_wrong: bool) -> None:
-            given_up.add(key)
             (notices.refuse if is_wrong else notices.note)(why)
 
-        if self._checked is not None and self._checked[0] == key:
-            checked = self._checked[1]
-            checked.source, checked.stock, checked.quiet = found, stock_of(loader), quiet
-            return checked
-        checked = Checked(found, stock_of(loader), on_end=give_up, quiet=quiet)
-        self._checked = key, checked
-        return checked
+        trust = self._trusts.setdefault(key, Trust(found.name))
+        quiet = self._items.permit.draws is False
+        return Checked(found, stock_of(loader), on_end=give_up, quiet=quiet, trust=trust)

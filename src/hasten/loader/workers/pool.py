@@ -71,7 +71,7 @@ class Pool:
         self.count, self.logical_count = worker_plan.count, worker_plan.logical_count
         ahead_count = _ahead_count(loader, self.count)
         self.capacity = self.count * ahead_count
-        self.source = source
+        self._kind = kind(source)  # not the source, which may hold the loader
         self.setups = tuple(setups)
         self.seen = seen
         self._stays = stays
@@ -121,7 +121,7 @@ class Pool:
         """Return whether these workers are what is requested."""
         wanted = worker_plan.count, worker_plan.logical_count
         same_count = (self.count, self.logical_count) == wanted
-        return same_count and self.setups == tuple(setups) and kind(self.source) == kind(source)
+        return same_count and self.setups == tuple(setups) and self._kind == kind(source)
 
     @property
     def free(self) -> bool:

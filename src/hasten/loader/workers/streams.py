@@ -16,7 +16,6 @@ class Streams:
     """What `logical_count` workers would draw, while the main process draws nothing.
 
     Args:
-        key: the pass's key; the streams restart with each pass.
         dataset: the one that `get_worker_info()` reports.
         quiet: the items have drawn nothing so far: then the generators are only watched.
 
@@ -24,10 +23,7 @@ class Streams:
         starts: the states from which streams that began elsewhere continue.
     """
 
-    def __init__(
-        self, key: int, seed: int, logical_count: int, dataset: Any, *, quiet: bool
-    ) -> None:
-        self.key = key
+    def __init__(self, seed: int, logical_count: int, dataset: Any, *, quiet: bool) -> None:
         self.starts: dict[int, random_states.States] = {}
         self._seed = seed
         self._count = logical_count

@@ -102,6 +102,11 @@ class WorkerProcesses:
         _stop_watching(self._torchs)
 
     @property
+    def workers(self) -> list[Any]:
+        """The processes."""
+        return list(self._torchs._workers)
+
+    @property
     def lives(self) -> bool:
         """Whether all workers are alive."""
         return not self._torchs._shutdown and all(w.is_alive() for w in self._torchs._workers)
