@@ -4,6 +4,7 @@
 generator and the printed numbers agree, why a model stayed in one process, and what was left.
 """
 
+import copy
 import json
 import logging
 import os
@@ -307,6 +308,22 @@ class Speaking(OneLayer):
         return self.layer(x)
 
 
+class Described(OneLayer):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf, 0.0]))
+        self.note = logging.getLogger(__name__).debug
+
+    def describe(self):
+        print("weights:", sum(weight.numel() for weight in self.parameters()))
+
+    def save(self, path):
+        torch.save(self.state_dict(), path)
+
+    def forward(self, x):
+        return self.layer(x) + self.mask.exp()
+
+
 def images(*more):
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout2d(0.2), *more,
@@ -362,6 +379,20 @@ def scene(function):
 def normalized(call):
     net = images()
     return net, train(net, pictures, call)
+
+
+@scene
+def centred(call):
+    """Means of what is normalized already are nothing but rounding, which grows with depth."""
+    layers = (nn.Linear(6, 6, bias=False), nn.BatchNorm1d(6)) * 20
+    net = nn.Sequential(*copy.deepcopy(layers), nn.Linear(6, 3))
+    return net, train(net, rows, call)
+
+
+@scene
+def described(call):
+    net = Described()
+    return net, train(net, rows, call)
 
 
 @scene
@@ -799,7 +830,8 @@ def speaking(call):
 
 
 def weights(net):
-    return torch.cat([value.double().flatten() for value in net.state_dict().values()])
+    values = (value.double().flatten() for value in net.state_dict().values())
+    return torch.cat(list(values)).clamp(min=-9e9)
 
 
 def played(make, call):

@@ -43,7 +43,7 @@ SHARED = (
     "in_a_closure", "other_sizes", "changed_between_calls", "a_part_in_evaluation",
     "under_autocast", "drawn_in_every_way", "rows_of_several_samples",
     "growing_batches", "hooked_in_between", "annealed", "experts", "averages_in_between",
-    "frozen_in_between", "a_mean_of_some_in_the_end",
+    "frozen_in_between", "a_mean_of_some_in_the_end", "centred", "described",
 )  # fmt: skip
 
 pytestmark = pytest.mark.child
