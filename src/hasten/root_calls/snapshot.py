@@ -18,7 +18,8 @@ class Snapshot:
 
         lazy = torch.nn.parameter.is_lazy  # without values yet
         self._module = module
-        self.buffers = [None if lazy(one) else one.detach().clone() for one in module.buffers()]
+        buffers = module.buffers()
+        self.buffers: list[Any] = [None if lazy(one) else one.detach().clone() for one in buffers]
         self._python = random.getstate()
         self.generator = torch.get_rng_state()
         cuda: Any = torch.cuda

@@ -116,9 +116,16 @@ class Share:
         return self._whole(tuple(shape), lambda shape: original(shape, **options))
 
     def _batch_norm(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
         given = _BATCH_NORM | dict(zip(_BATCH_NORM, args, strict=False)) | kwargs
         if not given["training"] or self._exchange is None:
             return original(*args, **kwargs)
+        core: Any = torch._C
+        if core._len_torch_function_stack():  # who follows operations is asked first, as by torch
+            known = torch.nn.functional.batch_norm
+            asked = (given["input"],)
+            return torch.overrides.handle_torch_function(known, asked, *args, **kwargs)
         return normalize(**given, exchange=self._exchange)
 
 
