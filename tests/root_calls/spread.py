@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 from collections import deque
+from functools import partial
 
 import torch
 from torch import nn
@@ -908,6 +909,21 @@ def faults(ranks):
     theirs = twin(picture)
     pairs = zip((ours, *net.buffers()), (theirs, *twin.buffers()), strict=True)
     found["killed in a call"] = max(float((a - b).detach().abs().max()) for a, b in pairs)
+
+    net, training, detach = fresh()
+    makes = {True: lambda args, kwargs: net(*args, **kwargs)}
+    makes[False] = partial(
+        lambda module, call, args, kwargs: 2 * call(args, kwargs), net, makes[True]
+    )
+    found["under levers that change"] = max(
+        float(
+            (training.around(net, makes[is_plain], (x,), {}) - makes[is_plain]((x,), {}))
+            .abs()
+            .max()
+        )
+        for is_plain in (True, True, False, False, True, False)
+    )
+    detach()
 
     net, training, detach = fresh()
     training.call(net, x)

@@ -144,6 +144,11 @@ def test_an_error_of_the_model_is_the_scripts_own() -> None:
     assert played(2)[0]["faults"]["wrong shape"].startswith("mat1 and mat2 shapes cannot be")
 
 
+def test_helpers_call_a_model_through_the_same_levers() -> None:
+    """In a trial another lever is there in one step, and is not in the next."""
+    assert played(2)[0]["faults"]["under levers that change"] <= 1e-12
+
+
 def test_after_an_interruption_calls_go_on() -> None:
     assert played(2)[0]["faults"]["interrupted"] <= 1e-12
 
