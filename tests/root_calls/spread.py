@@ -390,6 +390,27 @@ def centred(call):
     return net, train(net, rows, call)
 
 
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.2, batch_first=True)
+
+    def forward(self, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(5)
+        mask[2] = -torch.inf  # a row of which nothing is left
+        x = self.layer(x.unsqueeze(1).expand(-1, 5, -1), src_mask=mask)
+        part = x.view(len(x), 5, 2, 3).transpose(1, 2)
+        attend = functional.scaled_dot_product_attention
+        x = attend(part, part, part, dropout_p=0.1 * self.training, is_causal=True)
+        return x.transpose(1, 2).reshape(len(x), -1)
+
+
+@scene
+def attention_with_dropout(call):
+    net = Attending()
+    return net, train(net, rows, call)
+
+
 @scene
 def described(call):
     net = Described()
