@@ -106,3 +106,37 @@ def test_a_run_prints_what_the_script_prints_and_leaves_nothing(tmp_path) -> Non
     assert (ours.returncode, ours.stdout) == (3, plain.stdout), ours.stderr
     assert (plain.stderr.split(), ours.stderr.split()) == (["0"], ["2"])
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+CONVOLUTIONS = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(
+    nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8),
+    nn.Flatten(), nn.Linear(128, 2),
+)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(8):
+    loss = net(torch.randn(9, 3, 8, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(loss.item())
+"""
+
+
+@pytest.mark.child
+def test_normalization_among_ranks_keeps_channels_last(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(CONVOLUTIONS)
+
+    def ran(*words):
+        return subprocess.run(
+            [sys.executable, *words, "train.py"], cwd=tmp_path, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+
+    ours = ran("-m", "hasten", "run", "--set", "ranks=2x1", "--set", "channels_last=true")
+    assert ours.stderr == ""
+    assert float(ours.stdout) == pytest.approx(float(ran().stdout), rel=1e-4)

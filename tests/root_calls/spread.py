@@ -4,6 +4,7 @@
 generator and the printed numbers agree, why a model stayed in one process, and what was left.
 """
 
+import copy
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ import random
 import subprocess
 import sys
 from collections import deque
+from functools import partial
 
 import torch
 from torch import nn
@@ -307,6 +309,22 @@ class Speaking(OneLayer):
         return self.layer(x)
 
 
+class Described(OneLayer):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf, 0.0]))
+        self.note = logging.getLogger(__name__).debug
+
+    def describe(self):
+        print("weights:", sum(weight.numel() for weight in self.parameters()))
+
+    def save(self, path):
+        torch.save(self.state_dict(), path)
+
+    def forward(self, x):
+        return self.layer(x) + self.mask.exp()
+
+
 def images(*more):
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout2d(0.2), *more,
@@ -362,6 +380,42 @@ def scene(function):
 def normalized(call):
     net = images()
     return net, train(net, pictures, call)
+
+
+@scene
+def centred(call):
+    """The mean of what is normalized already is nothing but rounding."""
+    layers = (nn.Linear(6, 6, bias=False), nn.BatchNorm1d(6))
+    net = nn.Sequential(*(copy.deepcopy(one) for _ in range(4) for one in layers), nn.Linear(6, 3))
+    optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+    return net, [plain_step(call, net, optimizer, rows(16)) for _ in range(6)]
+
+
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.2, batch_first=True)
+
+    def forward(self, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(5)
+        mask[2] = -torch.inf  # a row of which nothing is left
+        x = self.layer(x.unsqueeze(1).expand(-1, 5, -1), src_mask=mask)
+        part = x.view(len(x), 5, 2, 3).transpose(1, 2)
+        attend = functional.scaled_dot_product_attention
+        x = attend(part, part, part, dropout_p=0.1 * self.training, is_causal=True)
+        return x.transpose(1, 2).reshape(len(x), -1)
+
+
+@scene
+def attention_with_dropout(call):
+    net = Attending()
+    return net, train(net, rows, call)
+
+
+@scene
+def described(call):
+    net = Described()
+    return net, train(net, rows, call)
 
 
 @scene
@@ -799,7 +853,8 @@ def speaking(call):
 
 
 def weights(net):
-    return torch.cat([value.double().flatten() for value in net.state_dict().values()])
+    values = (value.double().flatten() for value in net.state_dict().values())
+    return torch.cat(list(values)).clamp(min=-9e9)
 
 
 def played(make, call):
@@ -876,6 +931,21 @@ def faults(ranks):
     theirs = twin(picture)
     pairs = zip((ours, *net.buffers()), (theirs, *twin.buffers()), strict=True)
     found["killed in a call"] = max(float((a - b).detach().abs().max()) for a, b in pairs)
+
+    net, training, detach = fresh()
+    makes = {True: lambda args, kwargs: net(*args, **kwargs)}
+    makes[False] = partial(
+        lambda module, call, args, kwargs: 2 * call(args, kwargs), net, makes[True]
+    )
+    found["under levers that change"] = max(
+        float(
+            (training.around(net, makes[is_plain], (x,), {}) - makes[is_plain]((x,), {}))
+            .abs()
+            .max()
+        )
+        for is_plain in (True, True, False, False, True, False)
+    )
+    detach()
 
     net, training, detach = fresh()
     training.call(net, x)

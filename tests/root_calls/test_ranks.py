@@ -43,7 +43,8 @@ SHARED = (
     "in_a_closure", "other_sizes", "changed_between_calls", "a_part_in_evaluation",
     "under_autocast", "drawn_in_every_way", "rows_of_several_samples",
     "growing_batches", "hooked_in_between", "annealed", "experts", "averages_in_between",
-    "frozen_in_between", "a_mean_of_some_in_the_end",
+    "frozen_in_between", "a_mean_of_some_in_the_end", "centred", "described",
+    "attention_with_dropout",
 )  # fmt: skip
 
 pytestmark = pytest.mark.child
@@ -142,6 +143,11 @@ def test_outputs_of_which_one_goes_through_another_are_seen() -> None:
 
 def test_an_error_of_the_model_is_the_scripts_own() -> None:
     assert played(2)[0]["faults"]["wrong shape"].startswith("mat1 and mat2 shapes cannot be")
+
+
+def test_helpers_call_a_model_through_the_same_levers() -> None:
+    """In a trial another lever is there in one step, and is not in the next."""
+    assert played(2)[0]["faults"]["under levers that change"] <= 1e-12
 
 
 def test_after_an_interruption_calls_go_on() -> None:

@@ -99,7 +99,9 @@ class _Roots:
 
     def apply(self, original: Any, args: Any) -> Any:
         """Leave a root alone from now on: it calls a `torch.autograd.Function` of the script's."""
-        if self._running is not None:
+        kind = sys._getframe(2).f_locals.get("cls")  # behind the stand-in
+        is_ours = str(getattr(kind, "__module__", "")).startswith("hasten.")
+        if self._running is not None and not is_ours:
             self._running.refuse("its code has a backward pass of its own")
         return original(args)
 

@@ -40,12 +40,14 @@ _WATCHED = ("register_hook", "retain_grad", "backward")
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
-@lru_cache(maxsize=1)
-def _known() -> tuple[dict[Any, int], frozenset[Any], frozenset[Any], frozenset[Any]]:
+@lru_cache(maxsize=2)
+def _known(
+    batch_norm: Any,
+) -> tuple[dict[Any, int], frozenset[Any], frozenset[Any], frozenset[Any]]:
     """Return torch's functions, grouped by what they do with memory.
 
     They are convolutions and their dimensions, the short list, those that look at no memory, and
-    those after which gradients are looked at.
+    those after which gradients are looked at. `batch_norm` may be another's, while that stands in.
     """
     import torch
     from torch.nn import functional
@@ -60,7 +62,7 @@ def _known() -> tuple[dict[Any, int], frozenset[Any], frozenset[Any], frozenset[
     builtin = (*found(torch, _LAYERS), *found(torch._C._nn, _LAYERS))
     blind = (*found(kind, _BLIND), *(getattr(kind, name).__get__ for name in _BLIND_PROPERTIES))
     watched = (*found(kind, _WATCHED), torch.autograd.grad, torch.autograd.backward)
-    fresh = frozenset((*layers, *operations, *builtin))
+    fresh = frozenset((batch_norm, *layers, *operations, *builtin))
     return convolutions, fresh, frozenset(blind), frozenset(watched)
 
 
@@ -238,7 +240,9 @@ class Activations:
         self.refused = ""  # why the module is to be left alone from now on
         self._last: dict[int, Callable[[], Any]] = {}
         self._made: list[Callable[[], Any]] = []
-        self._convolutions, self._fresh, self._blind, self._watched = _known()
+        self._convolutions, self._fresh, self._blind, self._watched = _known(
+            torch.nn.functional.batch_norm
+        )
         self._own = {torch.Tensor, torch.nn.Parameter}
         self._saving = hooks_on_saved()
 

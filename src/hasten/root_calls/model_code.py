@@ -28,6 +28,8 @@ _OUTWARD = frozenset({
     "debug", "info", "warning", "error", "exception", "add_scalars", "dump", "log_metric",
     "writerow", "writerows", "log_dict", "wandb", "mlflow",
 })  # fmt: skip
+_BY_NAME = frozenset({"getattr", "attrgetter", "methodcaller", "vars", "__dict__", "eval", "exec"})
+_MOST_ELEMENTS_COUNT = 1000
 _CHANCE = ("random", "secrets", "time", "uuid", "datetime", "numpy.random")
 _CACHE = type(lru_cache(int))
 _SYSTEM_DRAWS = frozenset({"urandom", "getrandom"})
@@ -41,20 +43,26 @@ def model_parts(module: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     for part in module.modules():
         yield "", dict(vars(part))
         for kind in type(part).__mro__:
-            if kind is not object and not kind.__module__.startswith(("torch.nn.", "torchvision.")):
+            if kind is not object and not _is_torchs(kind):
                 yield kind.__name__, dict(vars(kind))
 
 
-def model_code(module: Any) -> Iterator[tuple[CodeType, Space]]:
-    """Yield each piece of code, whether it has run or not, and the variables that it sees.
+def _is_torchs(kind: type) -> bool:
+    return kind.__module__.startswith(("torch.nn.", "torchvision."))
 
-    These are what it closes over, and its globals. Libraries are left out.
+
+def model_code(module: Any) -> Iterator[tuple[CodeType, Space]]:
+    """Yield each piece of code that a call may run, and the variables that it sees.
+
+    These are what it closes over, and its globals. Libraries are left out, and so are methods that
+    no such code names: what a model does when it is made, saved or described.
     """
+    methods: dict[str, list[tuple[CodeType, Space]]] = {}
+    for _, values in model_parts(module):
+        for name, value in values.items():
+            methods.setdefault(name, []).extend(_functions(value))
     known: set[int] = set()
-    waiting = [
-        found for _, values in model_parts(module) for value in values.values()
-        for found in _functions(value)
-    ]  # fmt: skip
+    waiting = [found for name in _called_by_torch(module) for found in methods.get(name, ())]
     while waiting:
         code, space = waiting.pop()
         if id(code) in known:
@@ -62,10 +70,21 @@ def model_code(module: Any) -> Iterator[tuple[CodeType, Space]]:
         known.add(id(code))
         yield code, space
         waiting += [(part, space) for part in code.co_consts if isinstance(part, CodeType)]
+        names = methods if _BY_NAME & set(code.co_names) else code.co_names
+        waiting += [found for name in names for found in methods.get(name, ())]
         for where, name in named_in(code, space):
-            value = where[name]
-            if getattr(value, "__module__", None) is None or not is_library(value.__module__):
-                waiting += _functions(value)
+            waiting += _functions(where[name])
+
+
+def _called_by_torch(module: Any) -> set[str]:
+    """Return the names of methods that a call may run though no code of the model names them."""
+    found = {"forward"}
+    for kinds in {type(part).__mro__ for part in module.modules()}:
+        torchs = {name for kind in kinds if _is_torchs(kind) for name in vars(kind)}
+        own = {name for kind in kinds if not _is_torchs(kind) for name in vars(kind)}
+        special = {name for name in own if name.startswith("__") and name.endswith("__")}
+        found |= (own & torchs) | special
+    return found - {"__init__"}
 
 
 def named_in(code: CodeType, space: Space) -> Iterator[Variable]:
@@ -95,10 +114,20 @@ def is_library(name: str | None) -> bool:
 
 
 def _functions(value: Any) -> Iterator[tuple[CodeType, Space]]:
-    """Yield the code behind a value, and what it sees: what it closes over, and its globals."""
-    inside = (getattr(value, name, None) for name in ("__func__", "fget", "__wrapped__"))
+    """Yield the code behind a value or its elements, and what it sees: its cells and globals."""
+    if isinstance(value, (dict, list, tuple)):
+        elements = list(value.values()) if isinstance(value, dict) else value
+        for one in elements if len(elements) <= _MOST_ELEMENTS_COUNT else ():
+            yield from _code_of(one)
+    else:
+        yield from _code_of(value)
+
+
+def _code_of(value: Any) -> Iterator[tuple[CodeType, Space]]:
+    inside = (getattr(value, name, None) for name in ("__func__", "fget", "__wrapped__", "func"))
     for one in (value, *inside):
-        if type(one) is FunctionType:
+        one = getattr(one, "__func__", one)  # noqa: PLW2901 - of a bound method in a partial
+        if type(one) is FunctionType and not is_library(one.__module__):
             closed = zip(one.__code__.co_freevars, one.__closure__ or (), strict=False)
             cells = {name: cell.cell_contents for name, cell in closed if _is_filled(cell)}
             yield one.__code__, ChainMap(cells, one.__globals__)
@@ -112,7 +141,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def writes_out(module: Any) -> str:
-    """Say where code of a model prints or writes a file; empty if nowhere."""
+    """Say where a call of a model may print or write a file; empty if nowhere."""
     for code, _ in model_code(module):
         if found := _OUTWARD & set(code.co_names):
             return f"{code.co_name} names {min(found)}"

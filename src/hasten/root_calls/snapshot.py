@@ -18,7 +18,8 @@ class Snapshot:
 
         lazy = torch.nn.parameter.is_lazy  # without values yet
         self._module = module
-        self._buffers = [None if lazy(one) else one.detach().clone() for one in module.buffers()]
+        buffers = module.buffers()
+        self.buffers: list[Any] = [None if lazy(one) else one.detach().clone() for one in buffers]
         self._python = random.getstate()
         self.generator = torch.get_rng_state()
         cuda: Any = torch.cuda
@@ -28,15 +29,8 @@ class Snapshot:
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
         """Yield the buffers that there are now, which may be other tensors, and their values."""
-        pairs = zip(self._module.buffers(), self._buffers, strict=False)
+        pairs = zip(self._module.buffers(), self.buffers, strict=False)
         return ((buffer, value) for buffer, value in pairs if value is not None)
-
-    def is_near(self, tolerance: float) -> bool:
-        """Return whether the norms of buffers and of what they were agree but for rounding."""
-        return all(
-            bool((buffer.double() - value.double()).norm() <= tolerance * value.double().norm())
-            for buffer, value in self._pairs()
-        )
 
     def restore(self) -> None:
         """Put everything back."""

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _SPARE_BYTES = 2**20
 _LARGEST_COPY_BYTES = 2**28
 _ROUNDING_COUNT = 100  # rounding errors in a result, relative to its norm
-_PROVED_TOLERANCE = 1e-2
+_PROOF_TOLERANCE = 1e-10  # in double precision, of deep models too
+_PROVED_TOLERANCE = 1e-2  # once that has shown that there is only rounding
 _ALIKE = (bool, int, str, type(None))  # a share has the same, where they do not count samples
 
 
@@ -124,7 +125,7 @@ def _prove(root_call: RootCall, plain: _PlainCall, start: Start) -> bool:
     if any(tensor.dtype != torch.float64 for tensor in tensors):
         return False
     with torch.autocast("cpu", enabled=False):
-        _compare(twin, found, start, _tolerance(twin))
+        _compare(twin, found, start, _PROOF_TOLERANCE)
     return True
 
 
@@ -147,16 +148,33 @@ def _compare(
     plain.before.restore()
     served = start(root_call, messages_bytes(root_call, plain.result))
     found = served.answer(root_call, plain.before.generator)
+    if not torch.equal(torch.get_rng_state(), plain.after.generator):
+        raise _DiffersError("it draws random numbers that cannot be drawn in parts")
     _compare_forms(plain.result, found.own)
     pairs = zip(outputs, found.tensors, strict=True)
     joins = tuple(find_join(output, each, found.spans, tolerance) for output, each in pairs)
     ours = found.joined(joins)
-    if not torch.equal(torch.get_rng_state(), plain.after.generator):
-        raise _DiffersError("it draws random numbers that cannot be drawn in parts")
-    if not plain.after.is_near(tolerance):
+    if not _are_near(plain, list(root_call.module.buffers()), tolerance):
         raise _DiffersError("its buffers differ from those of one process")
     _compare_numbers(_numbers(root_call, plain.result), _numbers(root_call, ours), tolerance)
     return ours, joins
+
+
+def _are_near(plain: _PlainCall, buffers: list[Any], tolerance: float) -> bool:
+    """Return whether buffers are what they were after one call in one process, but for rounding.
+
+    A mean that is zero may be nothing but rounding: they are judged by the largest that changed.
+    """
+    import torch
+
+    before, after = plain.before.buffers, plain.after.buffers
+    changed = [new for new, old in zip(after, before, strict=True) if not torch.equal(new, old)]
+    floats = [float(new.double().norm()) for new in changed if new.is_floating_point()]
+    floor = tolerance * max(floats, default=0.0)
+    return all(
+        torch.equal(buffer, new) or is_near(buffer, new, tolerance, floor)
+        for buffer, new in zip(buffers, after, strict=True)
+    )
 
 
 def _compare_numbers(expected: list[Any], found: list[Any], tolerance: float) -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from contextlib import ExitStack, suppress
-from functools import partial
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.ranks.memory import room_bytes
@@ -101,7 +101,8 @@ class Helper:
         """Answer until the script's process has ended."""
         for owner, name, answer in self._share.answers():
             module = importlib.import_module(owner)
-            setattr(module, name, partial(answer, getattr(module, name)))
+            original = getattr(module, name)
+            setattr(module, name, update_wrapper(partial(answer, original), original))
         self._exchange.rank = rank
         self._weights.use(rank)
         while True:

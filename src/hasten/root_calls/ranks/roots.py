@@ -6,6 +6,7 @@ import importlib
 import os
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.calls import loosen, signature
@@ -90,7 +91,8 @@ class Ranks:
         self._idle = idle
         self._is_excused = False
         self._share = Share()
-        self._roots: Any = WeakIdKeyDictionary()  # modules may be equal
+        # Helpers call a model through the levers of their fork. Modules may be equal.
+        self._roots: Any = WeakIdKeyDictionary()
         self._plain = plain_surroundings()
         self._owner = os.getpid()
         self._second_derivatives: str | None = None
@@ -111,9 +113,7 @@ class Ranks:
 
     def call(self, module: Any, call: Any, args: Any, kwargs: Any) -> Any:
         """Make a root call."""
-        root = self._roots.get(module)
-        if root is None:
-            root = self._roots[module] = _Root()
+        root = self._roots.setdefault(module, {}).setdefault(tuple(_levers(call)), _Root())
         root.call_count += 1
         if root.is_loss or not self._plain() or os.getpid() != self._owner:
             return call(args, kwargs)
@@ -126,6 +126,9 @@ class Ranks:
             return call(args, kwargs)
         root_call = RootCall(module, call, args, kwargs, tensors, size, self._surroundings())
         return self._share_out(root, root_call, key)
+
+    def _known(self) -> list[_Root]:
+        return [root for each in self._roots.values() for root in each.values()]
 
     def _share_out(self, root: _Root, root_call: RootCall, key: Any) -> Any:
         """Make a call in several processes, unless its kind is known to be another in parts."""
@@ -188,7 +191,7 @@ class Ranks:
             return "the model writes to its weights (max_norm)"
         if where := writes_out(module):  # of shares of a batch, and by each helper
             return f"the model's code may print or write files: {where}"
-        if sum(one.is_shared for one in self._roots.values()) >= _MOST_MODELS_COUNT:
+        if sum(one.is_shared for one in self._known()) >= _MOST_MODELS_COUNT:
             return "the script has too many models"
         needed_bytes = 2 * self._rank_count * room_bytes(tensors)
         if needed_bytes > _MOST_MEMORY_RATIO * _available_bytes():
@@ -267,12 +270,19 @@ class Ranks:
         """Say why no model is shared, once others have had time to be."""
         if self._is_excused or root.call_count <= _PATIENCE_COUNT:
             return
-        if any(one.is_shared for one in self._roots.values()):
+        if any(one.is_shared for one in self._known()):
             return
         if why := root.why_not or next((kind.why_not for kind in root.kinds.values()), ""):
             self._is_excused = True
             self._idle()
             self._training.excuse(RuntimeError(why))
+
+
+def _levers(call: Any) -> Iterator[tuple[str, str]]:
+    """Yield which other levers make a call; in a trial they come and go between two steps."""
+    while isinstance(call, partial):
+        yield call.func.__module__, call.func.__qualname__
+        call = call.args[-1]
 
 
 def numbers(key: Any) -> Iterator[float]:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _LAYERS = "torch.nn.functional"
 # The parameters of torch's functions, in order, and their defaults.
 _DROPOUT: dict[str, Any] = {"input": None, "p": 0.5, "training": True, "inplace": False}
+_ATTENTION: dict[str, Any] = {
+    "query": None, "key": None, "value": None, "attn_mask": None, "dropout_p": 0.0,
+    "is_causal": False, "scale": None, "enable_gqa": False,
+}  # fmt: skip
 _BATCH_NORM: dict[str, Any] = {
     "input": None, "running_mean": None, "running_var": None, "weight": None, "bias": None,
     "training": False, "momentum": 0.1, "eps": 1e-5,
@@ -53,6 +57,7 @@ class Share:
         """
         for count, name in enumerate(("dropout", "dropout1d", "dropout2d", "dropout3d")):
             yield _LAYERS, name, partial(self._within, partial(self._dropout, count))
+        yield _LAYERS, "scaled_dot_product_attention", partial(self._within, self._attention)
         yield _LAYERS, "batch_norm", partial(self._within, self._batch_norm)
         for name in ("randn_like", "rand_like"):
             yield "torch", name, partial(self._within, self._drawn_like)
@@ -87,25 +92,41 @@ class Share:
         is_batch = not channel_dimension_count or x.dim() == 2 + channel_dimension_count
         if not (given["training"] and 0.0 < p < 1.0 and x.numel() and is_batch):
             return original(*args, **kwargs)
-        shape, layout = tuple(x.shape), _format_of(x)
-        if channel_dimension_count:
-            shape, layout = (*shape[:2], *[1] * channel_dimension_count), torch.contiguous_format
+        like, dims = x, channel_dimension_count
+        if dims:
+            like = torch.empty((*x.shape[:2], *[1] * dims), dtype=x.dtype, device="meta")
 
         def draw(shape: tuple[int, ...]) -> Any:
-            noise = torch.empty(shape, dtype=x.dtype, memory_format=layout)
+            noise = _laid_out_as(like, shape)
             return noise.bernoulli_(1.0 - p).div_(1.0 - p)
 
-        noise = self._whole(shape, draw)
+        noise = self._whole(tuple(like.shape), draw)
         return x.mul_(noise) if given["inplace"] else x * noise
 
-    def _drawn_like(self, original: Any, *args: Any, **options: Any) -> Any:
+    def _attention(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Attend as torch does on the CPU where attention is dropped, operation by operation."""
         import torch
 
+        given = _ATTENTION | dict(zip(_ATTENTION, args, strict=False)) | kwargs
+        p, mask, query = given["dropout_p"], given["attn_mask"], given["query"]
+        if not p or given["enable_gqa"]:
+            return original(*args, **kwargs)
+        if given["is_causal"]:
+            sizes = query.shape[-2], given["key"].shape[-2]
+            mask = torch.ones(sizes, dtype=torch.bool).tril()
+        if mask is not None and mask.dtype is torch.bool:
+            mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+        scale = (given["scale"] or query.shape[-1] ** -0.5) ** 0.5
+        weights = (query * scale) @ (given["key"] * scale).transpose(-2, -1)
+        softmax = getattr(torch, "_safe_softmax", torch.softmax)  # zeros where all is masked
+        weights = softmax(weights if mask is None else weights + mask, -1)
+        return torch.nn.functional.dropout(weights, p) @ given["value"]
+
+    def _drawn_like(self, original: Any, *args: Any, **options: Any) -> Any:
         like = args[0] if args else options.pop("input")
 
         def draw(shape: tuple[int, ...]) -> Any:
-            whole = torch.empty(shape, dtype=like.dtype, memory_format=_format_of(like))
-            return original(whole, **options)
+            return original(_laid_out_as(like, shape), **options)
 
         return self._whole(tuple(like.shape), draw)
 
@@ -116,16 +137,23 @@ class Share:
         return self._whole(tuple(shape), lambda shape: original(shape, **options))
 
     def _batch_norm(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
         given = _BATCH_NORM | dict(zip(_BATCH_NORM, args, strict=False)) | kwargs
         if not given["training"] or self._exchange is None:
             return original(*args, **kwargs)
+        core: Any = torch._C
+        if core._len_torch_function_stack():  # who follows operations is asked first, as by torch
+            known = torch.nn.functional.batch_norm
+            asked = (given["input"],)
+            return torch.overrides.handle_torch_function(known, asked, *args, **kwargs)
         return normalize(**given, exchange=self._exchange)
 
 
-def _format_of(tensor: Any) -> Any:
+def _laid_out_as(like: Any, shape: tuple[int, ...]) -> Any:
+    """Return a tensor with its dimensions in memory in the order of another's: so torch draws."""
     import torch
 
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-    if last is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=last):
-        return last
-    return torch.contiguous_format
+    order = sorted(range(len(shape)), key=lambda place: -like.stride(place))
+    dense = torch.empty([shape[place] for place in order], dtype=like.dtype)
+    return dense.permute([order.index(place) for place in range(len(shape))])

@@ -1,0 +1,82 @@
+"""Which code of a model a call may run, and so what is said to print or write."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hasten.root_calls.model_code import writes_out
+
+
+class Quiet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        print(end="")
+
+    @classmethod
+    def from_pretrained(cls):
+        print("loading")
+
+    def save(self, path):
+        torch.save(self.state_dict(), path)
+
+    def forward(self, x):
+        return functional.relu(self.layer(x))
+
+
+class Loud(Quiet):
+    def report(self, x):
+        print(len(x))
+        return x
+
+
+class ByName(Loud):
+    def forward(self, x):
+        return self.report(super().forward(x))
+
+
+class ByAttribute(Loud):
+    def __init__(self):
+        super().__init__()
+        self.then = self.report
+
+    def forward(self, x):
+        return self.then(x)
+
+
+class ByElement(Loud):
+    def __init__(self):
+        super().__init__()
+        self.later = [partial(self.report)]
+
+    def forward(self, x):
+        return self.later[0](x)
+
+
+class ByText(Loud):
+    def forward(self, x):
+        return getattr(self, "rep" + "ort")(x)
+
+
+class ByTorch(nn.TransformerEncoderLayer):
+    def _ff_block(self, x):
+        print(len(x))
+        return super()._ff_block(x)
+
+
+def test_what_a_call_does_not_run_may_print() -> None:
+    assert writes_out(Quiet()) == ""
+    assert writes_out(Loud()) == ""
+    assert writes_out(nn.Sequential(nn.Embedding(2, 2), Quiet())) == ""
+
+
+@pytest.mark.parametrize("kind", [ByName, ByAttribute, ByElement, ByText])
+def test_a_method_that_forward_reaches_is_found(kind) -> None:
+    assert writes_out(kind()) in ("report names print", "save names save")
+
+
+def test_a_method_that_torch_calls_is_found() -> None:
+    assert writes_out(ByTorch(4, 2)) == "_ff_block names print"
