@@ -97,13 +97,12 @@ class _Roots:
             kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 2
         return original(*args, **kwargs)
 
-    def apply(self, original: Any, args: Any) -> Any:
+    def apply(self, original: Any, made: Any) -> None:
         """Leave a root alone from now on: it calls a `torch.autograd.Function` of the script's."""
-        kind = sys._getframe(2).f_locals.get("cls")  # behind the stand-in
-        is_ours = str(getattr(kind, "__module__", "")).startswith("hasten.")
+        is_ours = type(made)._forward_cls.__module__.startswith("hasten.")
         if self._running is not None and not is_ours:
             self._running.refuse("its code has a backward pass of its own")
-        return original(args)
+        original(made)
 
     def share(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Restore the script's layout of a tensor that is about to share its memory."""
@@ -178,13 +177,13 @@ class _Roots:
 def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Follow the operations of root calls, and give convolutions their inputs in this layout."""
     import torch
-    from torch._functorch import utils
+    from torch.autograd.function import BackwardCFunction
 
     roots = _Roots(training)
     undos = [training.on_function(owner, name, roots.stop) for owner, name in _BEYOND_SIGHT]
     undos += [training.on_function(owner, name, roots.share) for owner, name in _PAST_TORCH]
     undos.append(training.on_function(torch.Tensor, "_make_subclass", roots.share))
-    undos.append(training.on_function(utils, "unwrap_dead_wrappers", roots.apply))
+    undos.append(training.on_function(BackwardCFunction, "__init__", roots.apply))
     return undo_all([*undos, training.on_call(roots.call, innermost=2)])
 
 

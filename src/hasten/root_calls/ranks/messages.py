@@ -96,6 +96,15 @@ class _Pickler(pickle.Pickler):
         return len(self._tensors) - 1
 
 
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: Any, tensors: list[Any]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, pid: Any) -> Any:  # a method: Python 3.13 takes no attribute
+        return self._tensors[pid]
+
+
 def take_apart(value: Any) -> tuple[bytes, list[Any]]:
     """Return a value without its tensors, pickled, and its tensors."""
     file, tensors = io.BytesIO(), list[Any]()
@@ -105,6 +114,4 @@ def take_apart(value: Any) -> tuple[bytes, list[Any]]:
 
 def put_together(form: bytes, tensors: list[Any]) -> Any:
     """Return the value that was taken apart, with these tensors in it."""
-    unpickler: Any = pickle.Unpickler(io.BytesIO(form))
-    unpickler.persistent_load = tensors.__getitem__
-    return unpickler.load()
+    return _Unpickler(io.BytesIO(form), tensors).load()
