@@ -15,16 +15,18 @@ NAMES = (
     "fork", "fork workers", "spawn workers", "kept workers", "mishap", "compiled",
     "traced", "scripted", "lazy",
 )  # fmt: skip
+SLOW = ("spawn workers", "compiled")
+SCRIPTS = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in NAMES]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_output_weights_and_random_states_are_those_of_plain_python(name, trial, plain) -> None:
     assert "bits" in plain[name]
     assert trial(name).output == plain[name]
     assert len(trial(name).steps) == 6
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_no_examiner_breaks_on_a_script_of_any_habit(name, trial) -> None:
     assert trial(name).found["broken"] == {}
 

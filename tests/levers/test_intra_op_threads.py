@@ -267,7 +267,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.child
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
 def test_a_process_of_a_pool_has_the_threads_that_it_asks_for(run_under, method) -> None:
     done = run_under("intra_op_threads=3", POOL, method)
     assert done.stdout.splitlines()[-1:] == ["[(1, 1)] 3"], done.stderr

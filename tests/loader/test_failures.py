@@ -118,8 +118,10 @@ def members(session):
     return found
 
 
-@pytest.mark.parametrize("own", [0, 2])
-@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize(
+    ("own", "count"),
+    [(0, 0), (0, 2), *(pytest.param(2, count, marks=pytest.mark.slow) for count in (0, 2))],
+)
 def test_an_exception_comes_at_the_same_batch_with_the_same_words(ran, own, count) -> None:
     code = LATE.replace("OWN", str(own))
     before, after = ran(code), ran(code, workers(count))
