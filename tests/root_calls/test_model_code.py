@@ -1,6 +1,6 @@
 """Which code of a model a call may run, and so what is said to print or write."""
 
-from functools import partial
+from functools import partial, singledispatchmethod
 
 import pytest
 import torch
@@ -61,6 +61,58 @@ class ByText(Loud):
         return getattr(self, "rep" + "ort")(x)
 
 
+class ByNesting(Loud):
+    def __init__(self):
+        super().__init__()
+        self.stages = {"first": [("a", self.report)]}
+
+    def forward(self, x):
+        return self.stages["first"][0][1](x)
+
+
+TABLE = {}
+
+
+def listed(method):
+    TABLE[method.__name__] = {"call": method}
+    return method
+
+
+class ByTable(Quiet):
+    @listed
+    def report(self, x):
+        print(len(x))
+        return x
+
+    def forward(self, x):
+        return TABLE["rep" + "ort"]["call"](self, x)
+
+
+class ByKind(Quiet):
+    @singledispatchmethod
+    def forward(self, x):
+        return x
+
+    @forward.register
+    def _(self, x: torch.Tensor):
+        print(len(x))
+        return x
+
+
+class ByLibrary(torch.distributions.transforms.Transform, nn.Module):
+    __hash__ = nn.Module.__hash__
+
+    def __init__(self):
+        nn.Module.__init__(self)
+
+    def forward(self, x):
+        return self(x)
+
+    def _call(self, x):
+        print(len(x))
+        return x
+
+
 class ByTorch(nn.TransformerEncoderLayer):
     def _ff_block(self, x):
         print(len(x))
@@ -73,10 +125,12 @@ def test_what_a_call_does_not_run_may_print() -> None:
     assert writes_out(nn.Sequential(nn.Embedding(2, 2), Quiet())) == ""
 
 
-@pytest.mark.parametrize("kind", [ByName, ByAttribute, ByElement, ByText])
+@pytest.mark.parametrize("kind", [ByName, ByAttribute, ByElement, ByText, ByNesting, ByTable])
 def test_a_method_that_forward_reaches_is_found(kind) -> None:
     assert writes_out(kind()) in ("report names print", "save names save")
 
 
-def test_a_method_that_torch_calls_is_found() -> None:
+def test_a_method_that_a_library_calls_is_found() -> None:
+    assert writes_out(ByKind()) == "_ names print"
+    assert writes_out(ByLibrary()) == "_call names print"
     assert writes_out(ByTorch(4, 2)) == "_ff_block names print"

@@ -43,7 +43,7 @@ def test_accelerators_that_a_script_in_one_process_leaves_idle_are_told(
     seen = replace(sample_profile({Phase.FORWARD: 1.0}), device_count=used_count)
     torch = replace(SERVER.torch, accelerators=("Accelerator 80 GB",) * 2)
     notes = idle_note(seen, torch, Traits(local_rank_count=rank_count))
-    assert [note.startswith("The script trains on 1 of 2 accelerators") for note in notes] == (
+    assert [note.startswith("The script trains on 1 of the 2 accelerators") for note in notes] == (
         [True] * is_told
     )
 

@@ -51,40 +51,74 @@ def _is_torchs(kind: type) -> bool:
     return kind.__module__.startswith(("torch.nn.", "torchvision."))
 
 
-def model_code(module: Any) -> Iterator[tuple[CodeType, Space]]:
-    """Yield each piece of code that a call may run, and the variables that it sees.
+def model_code(module: Any, *, of_calls: bool = False) -> Iterator[tuple[CodeType, Space]]:
+    """Yield each piece of code, whether it has run or not, and the variables that it sees.
 
-    These are what it closes over, and its globals. Libraries are left out, and so are methods that
-    no such code names: what a model does when it is made, saved or described.
+    These are what it closes over, and its globals. Libraries are left out.
+
+    Args:
+        of_calls: leave out what no call runs: the statements of `__init__`, and methods that
+            nothing holds but their class and that no other code names.
     """
-    methods: dict[str, list[tuple[CodeType, Space]]] = {}
-    for _, values in model_parts(module):
-        for name, value in values.items():
-            methods.setdefault(name, []).extend(_functions(value))
+    unnamed = _named_only(module) if of_calls else {}
+    aside = {id(value) for values in unnamed.values() for value in values}
     known: set[int] = set()
-    waiting = [found for name in _called_by_torch(module) for found in methods.get(name, ())]
+    waiting = [
+        (name, found) for _, values in model_parts(module) for name, value in values.items()
+        if id(value) not in aside for found in _functions(value)
+    ]  # fmt: skip
     while waiting:
-        code, space = waiting.pop()
+        name, (code, space) = waiting.pop()
         if id(code) in known:
             continue
         known.add(id(code))
-        yield code, space
-        waiting += [(part, space) for part in code.co_consts if isinstance(part, CodeType)]
-        names = methods if _BY_NAME & set(code.co_names) else code.co_names
-        waiting += [found for name in names for found in methods.get(name, ())]
-        for where, name in named_in(code, space):
-            waiting += _functions(where[name])
+        if not (of_calls and name == "__init__"):
+            yield code, space
+        waiting += [("", (part, space)) for part in code.co_consts if isinstance(part, CodeType)]
+        values = [where[variable] for where, variable in named_in(code, space)]
+        names = set(unnamed) if _BY_NAME & set(code.co_names) else set(code.co_names)
+        values += [value for other in names for value in unnamed.get(other, ())]
+        waiting += [("", found) for value in values for found in _functions(value)]
 
 
-def _called_by_torch(module: Any) -> set[str]:
-    """Return the names of methods that a call may run though no code of the model names them."""
-    found = {"forward"}
+def _named_only(module: Any) -> dict[str, list[Any]]:
+    """Return the methods that a call can run only if code names them, by their names.
+
+    Torch may call special methods, and those that are also its own.
+    """
+    found: dict[str, list[Any]] = {}
     for kinds in {type(part).__mro__ for part in module.modules()}:
-        torchs = {name for kind in kinds if _is_torchs(kind) for name in vars(kind)}
-        own = {name for kind in kinds if not _is_torchs(kind) for name in vars(kind)}
-        special = {name for name in own if name.startswith("__") and name.endswith("__")}
-        found |= (own & torchs) | special
-    return found - {"__init__"}
+        theirs = {name for kind in kinds if is_library(kind.__module__) for name in vars(kind)}
+        for kind in (one for one in kinds if not is_library(one.__module__)):
+            for name in vars(kind).keys() - theirs:
+                is_special = name.startswith("__") and name.endswith("__")
+                if not is_special and _is_only_in_class(kind, name):
+                    found.setdefault(name, []).append(vars(kind)[name])
+    return found
+
+
+class _Example:
+    def plain(self) -> None: ...
+
+    @classmethod
+    def of_class(cls) -> None: ...
+
+    @staticmethod
+    def static() -> None: ...
+
+
+_EXAMPLES = {type(value): name for name, value in vars(_Example).items() if name[0] != "_"}
+
+
+def _is_only_in_class(kind: type, name: str) -> bool:
+    """Return whether a class alone holds a method: no table of functions does, no bound method."""
+    example = _EXAMPLES.get(type(vars(kind)[name]))
+    return example is not None and _holder_count(kind, name) <= _holder_count(_Example, example)
+
+
+def _holder_count(kind: type, name: str) -> int:
+    value = vars(kind)[name]
+    return sys.getrefcount(getattr(value, "__func__", value))
 
 
 def named_in(code: CodeType, space: Space) -> Iterator[Variable]:
@@ -142,7 +176,7 @@ def _is_filled(cell: Any) -> bool:
 
 def writes_out(module: Any) -> str:
     """Say where a call of a model may print or write a file; empty if nowhere."""
-    for code, _ in model_code(module):
+    for code, _ in model_code(module, of_calls=True):
         if found := _OUTWARD & set(code.co_names):
             return f"{code.co_name} names {min(found)}"
     return ""

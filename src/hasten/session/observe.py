@@ -106,11 +106,11 @@ def others_note(seen: Profile) -> tuple[str, ...]:
 def idle_note(seen: Profile, torch: Torch | None, traits: Traits) -> tuple[str, ...]:
     """Say how many accelerators a script in one process leaves idle."""
     count = len(torch.accelerators) if torch is not None and traits.local_rank_count == 1 else 0
-    if not seen.device_count or seen.device_count >= count:
+    if seen.device_count != 1 or count <= 1:
         return ()
     return (
-        f"The script trains on {seen.device_count} of {count} accelerators. To use more, start one "
-        "process for each: torchrun and DistributedDataParallel.",
+        f"The script trains on 1 of the {count} accelerators that torch sees. To use more, start "
+        "one process for each: torchrun and DistributedDataParallel.",
     )
 
 

@@ -125,7 +125,7 @@ def _prove(root_call: RootCall, plain: _PlainCall, start: Start) -> bool:
     if any(tensor.dtype != torch.float64 for tensor in tensors):
         return False
     with torch.autocast("cpu", enabled=False):
-        _compare(twin, found, start, _PROOF_TOLERANCE)
+        _compare(twin, found, start, _PROOF_TOLERANCE, _tolerance(twin))
     return True
 
 
@@ -139,9 +139,17 @@ def _kept(module: Any) -> dict[int, Any]:
 
 
 def _compare(
-    root_call: RootCall, plain: _PlainCall, start: Start, tolerance: float
+    root_call: RootCall,
+    plain: _PlainCall,
+    start: Start,
+    tolerance: float,
+    scalar_tolerance: float | None = None,
 ) -> tuple[Any, tuple[Join, ...]]:
-    """Make a call in several processes; return what it gave, and how that follows from shares."""
+    """Make a call in several processes; return what it gave, and how that follows from shares.
+
+    Scalars may be given a tolerance of their own: what is divided by a count to which somebody
+    added 1e-8 is nearly a mean, and none.
+    """
     import torch
 
     outputs = tensors_in(plain.result)
@@ -152,29 +160,32 @@ def _compare(
         raise _DiffersError("it draws random numbers that cannot be drawn in parts")
     _compare_forms(plain.result, found.own)
     pairs = zip(outputs, found.tensors, strict=True)
-    joins = tuple(find_join(output, each, found.spans, tolerance) for output, each in pairs)
+    of_scalars = tolerance if scalar_tolerance is None else scalar_tolerance
+    joins = tuple(
+        find_join(output, each, found.spans, tolerance if output.dim() else of_scalars)
+        for output, each in pairs
+    )
     ours = found.joined(joins)
-    if not _are_near(plain, list(root_call.module.buffers()), tolerance):
+    if not _are_near(plain, root_call.module, tolerance):
         raise _DiffersError("its buffers differ from those of one process")
     _compare_numbers(_numbers(root_call, plain.result), _numbers(root_call, ours), tolerance)
     return ours, joins
 
 
-def _are_near(plain: _PlainCall, buffers: list[Any], tolerance: float) -> bool:
+def _are_near(plain: _PlainCall, module: Any, tolerance: float) -> bool:
     """Return whether buffers are what they were after one call in one process, but for rounding.
 
-    A mean that is zero may be nothing but rounding: they are judged by the largest that changed.
+    A running mean that is zero may be nothing but rounding: it is judged by the deviation beside it.
     """
     import torch
 
-    before, after = plain.before.buffers, plain.after.buffers
-    changed = [new for new, old in zip(after, before, strict=True) if not torch.equal(new, old)]
-    floats = [float(new.double().norm()) for new in changed if new.is_floating_point()]
-    floor = tolerance * max(floats, default=0.0)
-    return all(
-        torch.equal(buffer, new) or is_near(buffer, new, tolerance, floor)
-        for buffer, new in zip(buffers, after, strict=True)
-    )
+    after = dict(zip(dict(module.named_buffers()), plain.after.buffers, strict=True))
+    for name, buffer in module.named_buffers():
+        variance = after.get(f"{name.removesuffix('running_mean')}running_var")
+        floor = 0.0 if variance is None else tolerance * float(variance.double().sum().sqrt())
+        if not (torch.equal(buffer, after[name]) or is_near(buffer, after[name], tolerance, floor)):
+            return False
+    return True
 
 
 def _compare_numbers(expected: list[Any], found: list[Any], tolerance: float) -> None:
