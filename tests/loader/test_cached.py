@@ -919,22 +919,6 @@ def test_with_the_last_dataset_the_memory_of_its_samples_goes() -> None:
     assert cache.counts() == {}
 
 
-def test_datasets_that_are_gone_make_room_beside_one_that_lasts() -> None:
-    """Each fold makes its own to train on; all are tested on the same one."""
-
-    def make(self, index):
-        return torch.full((5000,), float(index))
-
-    lasting, cache, counts = whole(make), Cache(1 << 20), []
-    for _ in range(4):
-        for dataset in (lasting, whole(make)):
-            passes(dataset, cache=cache)
-            counts.append(cache.counts()["entries"])
-        del dataset
-        gc.collect()
-    assert counts == [24, 48, 48, 24, 24, 48, 48, 24]
-
-
 @pytest.mark.child
 def test_forked_workers_keep_samples_for_one_another_and_for_the_main_process(monkeypatch) -> None:
     cache = Cache(BUDGET)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hasten.loader import random_states
 from hasten.loader.sources.source import stock_of
+from hasten.loader.view import Unknown
 from hasten.loader.worker_plan import HERE, WorkerPlan
 from hasten.loader.workers.observed import LastGlance
 from hasten.loader.workers.tasks import Draws
@@ -216,13 +217,15 @@ class Fetchers:
         try:
             self.pool = state.pool(loader, self.worker_plan, source, self._setups, self)
         except Exception as error:
-            why = f"workers could not be started ({said(error)})"
+            cause = error.__cause__ if isinstance(error, Unknown) else error
+            why = f"workers could not be started ({said(cause or error)})"
             if not loader.num_workers:
                 self.give_up_workers(why, lost=True)
             elif source is None and not self._setups:
                 raise
             else:  # what a lever adds to them may not be picklable
                 state.notices.lose(why)
+                self._heavy = None
                 self.pool = state.pool(loader, self.worker_plan, None, (), self)
         self.seen.renew()
 

@@ -54,11 +54,9 @@ def _is_torchs(kind: type) -> bool:
 def model_code(module: Any, *, of_calls: bool = False) -> Iterator[tuple[CodeType, Space]]:
     """Yield each piece of code, whether it has run or not, and the variables that it sees.
 
-    These are what it closes over, and its globals. Libraries are left out.
-
-    Args:
-        of_calls: leave out what no call runs: the statements of `__init__`, and methods that
-            nothing holds but their class and that no other code names.
+    These are what it closes over, and its globals. Libraries are left out; with `of_calls`, so is
+    what no call runs: the statements of `__init__`, and methods that nothing holds but their class
+    and that no other code names.
     """
     unnamed = _named_only(module) if of_calls else {}
     aside = {id(value) for values in unnamed.values() for value in values}

@@ -43,7 +43,6 @@ class Cache:
         self._budget_bytes = budget_bytes
         self._spill_dir = spill_dir
         self._store: Store | None = None
-        self._has_lost = False  # datasets whose samples are still in the store
         self._memos: dict[int, tuple[weakref.ref[Any], Memo, DatasetSnapshot, int]] = {}
         self._of_pictures: weakref.WeakKeyDictionary[Memo, Memo] = weakref.WeakKeyDictionary()
 
@@ -111,12 +110,8 @@ class Cache:
             drop_count += 1
             if len(self._memos) == 1:  # else what is kept of other datasets counts, too
                 self._store = None
-        if self._has_lost and self._store and not self._store.has_room(self._budget_bytes // 2):
-            self._memos.clear()  # what living ones kept is made once more
-            self._store = None
         if self._store is None:
             self._store = Store(self._budget_bytes, spill_dir=self._spill_dir)
-            self._has_lost = False
         memo = Memo(self._store, roots)
         if drop_count >= _MOST_DROPS:
             memo.off = "the dataset changes from pass to pass"
@@ -129,7 +124,6 @@ class Cache:
     def _forget(self, key: int, _: weakref.ref[Any]) -> None:
         """Forget a dataset that is gone; with the last one, its memory goes, too."""
         self._memos.pop(key, None)
-        self._has_lost = True
         if not self._memos:
             self._store = None
 

@@ -175,7 +175,7 @@ def _compare(
 def _are_near(plain: _PlainCall, module: Any, tolerance: float) -> bool:
     """Return whether buffers are what they were after one call in one process, but for rounding.
 
-    A running mean that is zero may be nothing but rounding: it is judged by the deviation beside it.
+    A running mean that is zero may be only rounding: it is judged by the deviation beside it.
     """
     import torch
 
