@@ -248,3 +248,33 @@ def test_ctrl_c_ends_the_script_and_leaves_nothing(started, own, send) -> None:
     assert members(process.pid) == []
     mine = tuple(f"torch_{pid}_" for pid in pids)
     assert [name for name in os.listdir("/dev/shm") if name.startswith(mine)] == []
+
+
+UNREAD = """
+import os, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 6400
+
+    def __getitem__(self, index):
+        return torch.full((784,), float(index))
+
+for number, rows in enumerate(DataLoader(Rows(), batch_size=128, num_workers=OWN)):
+    time.sleep(0.05)  # so that workers are ahead
+    if number == 5:
+        print("ready", flush=True)
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("own", [0, 2])
+def test_workers_end_after_a_script_that_is_killed_with_batches_unread(started, own) -> None:
+    with started(UNREAD.replace("OWN", str(own)), workers(1)) as process:
+        assert process.stdout.readline() == "ready\n"
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    until = time.monotonic() + 15  # torch's workers look every five seconds
+    while members(process.pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert members(process.pid) == []

@@ -8,6 +8,7 @@ import pickle
 import time
 from enum import Enum
 from functools import partial
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader import random_states
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _FEW_COUNT = 4
+_BEFORE_QUEUES = -4  # those are joined at -5, by which multiprocessing waits for what is unread
 
 
 class Draws(Enum):
@@ -92,6 +94,12 @@ def as_it_is(batch: Any) -> Any:
     return batch
 
 
+def _end_unless_read(parent: int) -> None:
+    """End a worker whose parent is gone: what it still sends would wait for ever for a reader."""
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 class WorkerDataset:
     """Takes the dataset's place in torch's workers, and answers tasks instead of indices.
 
@@ -123,6 +131,7 @@ class WorkerDataset:
 
     def start(self, worker_index: int) -> None:
         """Begin in a new worker process; torch calls this before the first task."""
+        Finalize(None, _end_unless_read, args=(os.getppid(),), exitpriority=_BEFORE_QUEUES)
         for setup in self._setups:
             setup.enter(worker_index)
         if not self._logical_count:

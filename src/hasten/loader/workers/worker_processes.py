@@ -164,7 +164,7 @@ class WorkerProcesses:
         self._torchs._shutdown_workers()
 
 
-def said(error: Exception) -> str:
+def said(error: BaseException) -> str:
     """Return the first line of what an exception says."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
