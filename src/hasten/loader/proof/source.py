@@ -85,7 +85,7 @@ def function_of(code: CodeType) -> Function | None:
 _OTHERS = ("/sitecustomize.py", "/usercustomize.py", "/_remote_module_non_scriptable.py")
 """Files of nobody's package: what Python starts with, and what older torch writes for itself.
 
-torch 2.5, at least, generates a module in a temporary folder when torchvision is imported.
+torch 2.5 to 2.8, at least, writes a module into a temporary folder as torchvision is imported.
 """
 
 

@@ -179,11 +179,15 @@ def _are_near(plain: _PlainCall, module: Any, tolerance: float) -> bool:
     """
     import torch
 
-    after = dict(zip(dict(module.named_buffers()), plain.after.buffers, strict=True))
-    for name, buffer in module.named_buffers():
+    buffers = dict(module.named_buffers())
+    pairs = zip(buffers, plain.after.buffers, strict=False)
+    after = {name: value for name, value in pairs if value is not None}
+    for name, value in after.items():
         variance = after.get(f"{name.removesuffix('running_mean')}running_var")
         floor = 0.0 if variance is None else tolerance * float(variance.double().sum().sqrt())
-        if not (torch.equal(buffer, after[name]) or is_near(buffer, after[name], tolerance, floor)):
+        if not (
+            torch.equal(buffers[name], value) or is_near(buffers[name], value, tolerance, floor)
+        ):
             return False
     return True
 
