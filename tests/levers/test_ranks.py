@@ -22,6 +22,13 @@ def cores(count):
     return replace(LAPTOP, budget=replace(LAPTOP.budget, core_count=count))
 
 
+def ran(folder, *words):
+    return subprocess.run(
+        [sys.executable, *words, "train.py"], cwd=folder, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("count", "settings"),
     [
@@ -95,14 +102,7 @@ sys.exit(3)
 @pytest.mark.child
 def test_a_run_prints_what_the_script_prints_and_leaves_nothing(tmp_path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-
-    def ran(*words):
-        return subprocess.run(
-            [sys.executable, *words, "train.py"], cwd=tmp_path, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-
-    plain, ours = ran(), ran("-m", "hasten", "run", "--set", "ranks=3x1")
+    plain, ours = ran(tmp_path), ran(tmp_path, "-m", "hasten", "run", "--set", "ranks=3x1")
     assert (ours.returncode, ours.stdout) == (3, plain.stdout), ours.stderr
     assert (plain.stderr.split(), ours.stderr.split()) == (["0"], ["2"])
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
@@ -130,13 +130,7 @@ print(loss.item())
 @pytest.mark.child
 def test_normalization_among_ranks_keeps_channels_last(tmp_path) -> None:
     (tmp_path / "train.py").write_text(CONVOLUTIONS)
-
-    def ran(*words):
-        return subprocess.run(
-            [sys.executable, *words, "train.py"], cwd=tmp_path, capture_output=True, text=True,
-            check=True,
-        )  # fmt: skip
-
-    ours = ran("-m", "hasten", "run", "--set", "ranks=2x1", "--set", "channels_last=true")
-    assert ours.stderr == ""
-    assert float(ours.stdout) == pytest.approx(float(ran().stdout), rel=1e-4)
+    setting = ("--set", "ranks=2x1", "--set", "channels_last=true")
+    plain, ours = ran(tmp_path), ran(tmp_path, "-m", "hasten", "run", *setting)
+    assert (plain.returncode, ours.returncode, ours.stderr) == (0, 0, "")
+    assert float(ours.stdout) == pytest.approx(float(plain.stdout), rel=1e-4)

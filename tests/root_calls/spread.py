@@ -392,10 +392,17 @@ def scene(function):
     return function
 
 
-@scene
-def normalized(call):
-    net = images()
-    return net, train(net, pictures, call)
+def ordinary_scene(name, make, draw):
+    """Add one of a model that is trained like any other."""
+
+    def play(call):
+        net = make()
+        return net, train(net, draw, call)
+
+    SCENES[name] = play
+
+
+ordinary_scene("normalized", images, pictures)
 
 
 @scene
@@ -422,28 +429,16 @@ class Attending(nn.Module):
         return x.transpose(1, 2).reshape(len(x), -1)
 
 
-@scene
-def attention_with_dropout(call):
-    net = Attending()
-    return net, train(net, rows, call)
+ordinary_scene("attention_with_dropout", Attending, rows)
 
 
-@scene
-def keeping_a_mean(call):
-    net = Centered()
-    return net, train(net, rows, call)
+ordinary_scene("keeping_a_mean", Centered, rows)
 
 
-@scene
-def described(call):
-    net = Described()
-    return net, train(net, rows, call)
+ordinary_scene("described", Described, rows)
 
 
-@scene
-def channels_last(call):
-    net = images().to(memory_format=torch.channels_last)
-    return net, train(net, pictures, call)
+ordinary_scene("channels_last", lambda: images().to(memory_format=torch.channels_last), pictures)
 
 
 @scene
@@ -783,10 +778,7 @@ SCENES |= {
 }
 
 
-@scene
-def samples_that_depend_on_one_another(call):
-    net = Centred()
-    return net, train(net, rows, call)
+ordinary_scene("samples_that_depend_on_one_another", Centred, rows)
 
 
 @scene
@@ -823,10 +815,7 @@ def measuring(call):
     return net, [*train(net, rows, call), net.meters["seen"].count]
 
 
-@scene
-def logged(call):
-    net = Logged()
-    return net, train(net, rows, call)
+ordinary_scene("logged", Logged, rows)
 
 
 @scene
@@ -835,10 +824,7 @@ def counting_calls(call):
     return net, [*train(net, rows, call), net.seen]
 
 
-@scene
-def exacting(call):
-    net = Exacting()
-    return net, train(net, rows, call)
+ordinary_scene("exacting", Exacting, rows)
 
 
 @scene
@@ -847,10 +833,7 @@ def remembering(call):
     return net, [*train(net, rows, call), *net.memory]
 
 
-@scene
-def own_generator(call):
-    net = OwnChance()
-    return net, train(net, rows, call)
+ordinary_scene("own_generator", OwnChance, rows)
 
 
 @scene
@@ -868,10 +851,7 @@ def hooked(call):
     return net, [*train(net, rows, call), *seen]
 
 
-@scene
-def speaking(call):
-    net = Speaking()
-    return net, train(net, rows, call)
+ordinary_scene("speaking", Speaking, rows)
 
 
 def weights(net):
