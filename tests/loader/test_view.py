@@ -1,5 +1,7 @@
 """torch's iterator that the script holds: made as torch makes it here, or left to torch."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -75,7 +77,7 @@ def test_a_default_device_that_has_no_numbers_raises_as_torch_does(loaders) -> N
 
 
 def test_the_iterator_draws_its_seed_on_the_default_device(monkeypatch) -> None:
-    monkeypatch.setattr(torch, "get_default_device", lambda: "some accelerator")
+    monkeypatch.setattr(torch, "empty", lambda *_: SimpleNamespace(device="some accelerator"))
     monkeypatch.setattr(torch, "Generator", lambda device: f"of {device}")
     assert view.LoaderView(None, 0).generator == "of some accelerator"
 

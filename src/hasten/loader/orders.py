@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.view import new_tensors_device
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -28,10 +30,9 @@ def fast_indices(sampler: Any) -> Iterator[Any] | None:
         1-D int64 tensors on the CPU, to be read but not written: they share memory.
         `tolist()` gives the list that torch would.
     """
-    import torch
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-    if type(sampler) is not BatchSampler or torch.empty(0).device.type != "cpu":
+    if type(sampler) is not BatchSampler or new_tensors_device().type != "cpu":
         return None
     inner: Any = sampler.sampler
     if type(inner) is SequentialSampler:
@@ -142,7 +143,7 @@ def _own(sampler: Any) -> Iterator[list[int]]:
 def _story(begin: Any, size: int, given: bool, drop_last: bool) -> list[Any]:
     """Return the batches of a small sampler, and the generator's state after each.
 
-    Between two batches they grow, which torch before 2.7 heeds in another way.
+    Between two batches they grow, which torch 2.5 heeds in another way.
     """
     import torch
     from torch.utils.data import BatchSampler, RandomSampler

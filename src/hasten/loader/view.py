@@ -15,6 +15,13 @@ class Unknown(Exception):
     """This version of torch makes its iterators in a way unknown to hasten."""
 
 
+def new_tensors_device() -> Any:
+    """Return the device of new tensors; torch 2.5's own answer leaves out `with` blocks."""
+    import torch
+
+    return torch.empty(0).device
+
+
 class LoaderView:
     """Stand in for a DataLoader where torch's iterators read its settings.
 
@@ -31,7 +38,7 @@ class LoaderView:
             num_workers=worker_count,
             # Torch draws a base seed from here, not from the script's generators, and into new
             # tensors: a generator on another device than theirs cannot fill them.
-            generator=torch.Generator(device=torch.get_default_device()),
+            generator=torch.Generator(device=new_tensors_device()),
         )
 
     def __getattr__(self, name: str) -> Any:

@@ -43,12 +43,8 @@ def model_parts(module: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     for part in module.modules():
         yield "", dict(vars(part))
         for kind in type(part).__mro__:
-            if kind is not object and not _is_torchs(kind):
+            if kind is not object and not kind.__module__.startswith(("torch.nn.", "torchvision.")):
                 yield kind.__name__, dict(vars(kind))
-
-
-def _is_torchs(kind: type) -> bool:
-    return kind.__module__.startswith(("torch.nn.", "torchvision."))
 
 
 def model_code(module: Any, *, of_calls: bool = False) -> Iterator[tuple[CodeType, Space]]:

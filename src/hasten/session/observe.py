@@ -104,7 +104,7 @@ def others_note(seen: Profile) -> tuple[str, ...]:
 
 
 def idle_note(seen: Profile, torch: Torch | None, traits: Traits) -> tuple[str, ...]:
-    """Say how many accelerators a script in one process leaves idle."""
+    """Say where a script in one process trains on one of several accelerators."""
     count = len(torch.accelerators) if torch is not None and traits.local_rank_count == 1 else 0
     if seen.device_count != 1 or count <= 1:
         return ()

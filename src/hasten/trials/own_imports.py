@@ -32,10 +32,10 @@ NEEDED = (
     "importlib.util", "inspect", "io", "itertools", "json", "linecache", "marshal", "math", "mmap",
     "multiprocessing", "multiprocessing.connection", "multiprocessing.shared_memory",
     "multiprocessing.util", "operator", "os", "pathlib", "pickle", "pkgutil", "platform", "queue",
-    "random", "re", "resource", "select",
-    "selectors", "shlex", "shutil", "signal", "site", "socket", "stat", "statistics", "string",
-    "struct", "subprocess", "sys", "sysconfig", "tempfile", "termios", "textwrap", "threading",
-    "time", "traceback", "types", "typing", "uuid", "warnings", "weakref", "zlib",
+    "random", "re", "resource", "select", "selectors", "shlex", "shutil", "signal", "site",
+    "socket", "stat", "statistics", "string", "struct", "subprocess", "sys", "sysconfig",
+    "tempfile", "termios", "textwrap", "threading", "time", "traceback", "types", "typing", "uuid",
+    "warnings", "weakref", "zlib",
 )  # fmt: skip
 """Every standard-library module that our code in the user's process ever imports."""
 

@@ -330,10 +330,10 @@ class Staging:
             if (kwargs or len(args) > 1) and reads_back(name, tensor, args, kwargs):
                 self.retire()
             return None
-        epoch = target_of(name, tensor, args, kwargs)
-        if epoch is None or not is_plain(tensor):
+        found = target_of(name, tensor, args, kwargs)
+        if found is None or not is_plain(tensor):
             return None
-        target, non_blocking = epoch
+        target, non_blocking = found
         device = self._find(target)
         if device is None or not device.is_ready():
             return None

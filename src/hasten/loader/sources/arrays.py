@@ -17,6 +17,7 @@ from hasten.loader.sources.pixel_lut import Refused
 from hasten.loader.sources.source import Stock
 from hasten.loader.sources.subsets import assemble, leaves
 from hasten.loader.sources.transforms import Settings, read
+from hasten.loader.view import new_tensors_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,11 +110,9 @@ def offer(loader: Any) -> Arrays | str:
     It knows torchvision's MNIST and its variants, CIFAR, SVHN and STL10, also under `Subset`, and
     the transforms in `hasten.loader.sources.transforms`.
     """
-    import torch
-
     if why := why_not_collated(loader):
         return why
-    if torch.empty(0).device.type != "cpu":
+    if new_tensors_device().type != "cpu":
         return "new tensors are made on another device"
     found = leaves(loader.dataset)
     if isinstance(found, str):
