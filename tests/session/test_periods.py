@@ -62,6 +62,23 @@ def test_one_long_step_in_some_is_no_noise(raced, every) -> None:
     assert verdict is Verdict.WIN
 
 
+@pytest.mark.parametrize(("every", "pass_count"), [(5, 37), (11, 68), (10, 100), (20, 100)])
+def test_what_is_logged_every_few_steps_begins_anew_with_each_pass(every, pass_count) -> None:
+    rng = random.Random(1)
+    logged = [3.5 if index % pass_count % every == 0 else 1.0 for index in range(240)]
+    assert period([0.02 * times * rng.lognormvariate(0.0, 0.2) for times in logged]) == every
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_long_steps_at_random_have_no_period(share) -> None:
+    rng = random.Random(2)
+    found = [
+        period([0.02 * (4.0 if rng.random() < share else 1.0) for _ in range(160)])
+        for _ in range(50)
+    ]
+    assert sum(count > 1 for count in found) <= 2
+
+
 def test_steps_that_are_alike_are_raced_one_by_one(raced) -> None:
     assert raced(steady(0.05))[0] == 1
 

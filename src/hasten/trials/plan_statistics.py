@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +22,8 @@ _LEAST_FAULT_STEPS = 16
 _WAITING_SHARE, _BURSTY_SHARE = 0.1, 0.05
 _LONGEST_PERIOD, _LEAST_PERIODS, _LEAST_COUNT = 64, 4, 24
 _PERIODIC_RATIO, _EQUAL_RATIO = 0.7, 0.95
-_MOST_TIMES, _RARE_TIMES, _LEAST_GAPS = 20.0, 5.0, 2
+_MOST_TIMES, _RARE_TIMES, _LONG_TIMES, _LEAST_GAPS = 20.0, 5.0, 2.0, 2
+_REGULAR_SHARE, _CHANCE_TIMES, _ALIKE_RATIO = 0.5, 2.0, 0.8
 _EVENT_RATIO = 0.5
 _PAUSE_SHARE, _LONGEST_PASS_S, _SHORT_PASS_S = 0.05, 2.0, 0.25
 
@@ -316,25 +316,33 @@ def pauses(steps: Sequence[Step], pass_count: int) -> bool:
     return pass_s <= _LONGEST_PASS_S and pause_s > _PAUSE_SHARE * pass_s
 
 
-def rare_steps(walls_s: Sequence[float]) -> list[int]:
-    """Return which steps are so much longer than usual that they are a good part of the time.
+def rare_steps(walls_s: Sequence[float], times: float = _RARE_TIMES) -> list[int]:
+    """Return which steps take so many `times` the usual that they are a good part of the time.
 
     >>> rare_steps([1.0, 1.0, 9.0, 1.0, 1.0]), rare_steps([1.0] * 999 + [9.0])
     ([2], [])
     """
     usual_s = median(walls_s)
-    found = [index for index, seconds in enumerate(walls_s) if seconds > _RARE_TIMES * usual_s]
+    found = [index for index, seconds in enumerate(walls_s) if seconds > times * usual_s]
     longer_s = sum(walls_s[index] - usual_s for index in found)
     return found if longer_s > _PAUSE_SHARE * sum(walls_s) else []
 
 
-def _gap(walls_s: Sequence[float]) -> int:
-    """Return the steps from one rare step to the next; 0 where gaps differ or are too long."""
-    gaps = [after - before for before, after in pairwise(rare_steps(walls_s))]
-    if len(gaps) < _LEAST_GAPS or len(set(gaps)) > 1:
-        return 0
-    is_long = gaps[0] * sum(walls_s) > _LONGEST_PASS_S * len(walls_s)
-    return 0 if is_long else gaps[0]
+def _gap(walls_s: Sequence[float], times: float) -> int:
+    """Return the steps from one long step to the next; 0 where gaps differ or are too long.
+
+    A loop that logs every tenth step begins to count anew with each pass over the data, and other
+    processes lengthen a step here and there: most long steps, not all, have one so far behind.
+    """
+    found, count = rare_steps(walls_s, times), len(walls_s)
+    most = min(count // _LEAST_GAPS, int(_LONGEST_PASS_S * count / sum(walls_s)))
+    met = {gap: sum(index + gap in found for index in found) for gap in range(2, most + 1)}
+    by_chance = _CHANCE_TIMES * len(found) ** 2 / count
+    least = max(
+        _LEAST_GAPS, by_chance, _REGULAR_SHARE * (len(found) - 1),
+        _ALIKE_RATIO * max(met.values(), default=0),
+    )  # fmt: skip
+    return next((gap for gap, times_met in met.items() if times_met >= least), 0)
 
 
 def period(walls_s: Sequence[float]) -> int:
@@ -351,7 +359,7 @@ def period(walls_s: Sequence[float]) -> int:
     longest = min(_LONGEST_PERIOD, len(walls_s) // _LEAST_PERIODS)
     if len(walls_s) < _LEAST_COUNT:
         return 1
-    if count := _gap(walls_s):
+    if count := _gap(walls_s, _RARE_TIMES) or _gap(walls_s, _LONG_TIMES):
         return count
     usual_s = median(walls_s)
     values = np.minimum(np.asarray(walls_s, float), _MOST_TIMES * usual_s)
