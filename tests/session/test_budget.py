@@ -143,7 +143,7 @@ def tuned(monkeypatch, tmp_path):
                 seconds /= gains[name]
             return seconds
 
-        script = FakeScript(cost=cost, start_s=start_s, noise=steady(0.02), **details)
+        script = FakeScript(cost=cost, start_s=start_s, **({"noise": steady(0.02)} | details))
         run.script = script
 
         def doctor(python, *, patience_s):

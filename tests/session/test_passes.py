@@ -2,6 +2,8 @@
 
 import importlib.util
 from dataclasses import replace
+from itertools import count
+from math import log
 from pathlib import Path
 
 import pytest
@@ -179,3 +181,16 @@ def test_an_evaluation_that_a_plan_makes_slower_counts(
     (row,) = seen.levers
     assert row.reason == "evaluation"
     assert "took 1.60 times as long" in row.why
+
+
+def test_rare_long_steps_lessen_the_gain_of_the_whole_training(tuned, monkeypatch) -> None:
+    """Each three hundredth step of 20 ms takes two seconds, and no block holds as many."""
+    levers = {"brisk": budget.LEVERS["brisk"]}
+    plant(monkeypatch, levers)
+    monkeypatch.setattr(budget, "LEVERS", levers)
+    seen = tuned(
+        300.0, step_s=0.02, start_s=2.0, gains={"brisk": 1.3},
+        noise=lambda rng: (log(100) if not i % 300 else rng.gauss(0, 0.02) for i in count()),
+    ).tuning  # fmt: skip
+    assert seen.speedup.mid_ratio == pytest.approx(1.3, rel=0.03)
+    assert 1.15 < seen.passes.whole.mid_ratio < 1.25

@@ -112,3 +112,13 @@ def test_where_code_is_kept_a_later_start_is_that_of_a_run_which_begins_with_it(
     assert told(second, 0.0, Plan()) == [18.0, 18.0]
     assert told(second, 5.0) == [18.0, 5.0]
     assert told(third, 4.0) == [18.0, 5.0]
+
+
+@pytest.mark.parametrize(("every", "times", "expected_s"), [(300, 100, 0.0033), (300, 10, 0.0)])
+def test_rare_long_steps_that_blocks_do_not_hold_add_to_a_mean_step(
+    every, times, expected_s
+) -> None:
+    rhythm = ScriptRhythm()
+    rhythm.watched(Plan(), [step(0.01 * (1 if i % every else times)) for i in range(900)])
+    assert rhythm.rare_s(4) == pytest.approx(expected_s, abs=1e-4)
+    assert rhythm.rare_s(300) == 0.0

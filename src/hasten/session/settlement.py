@@ -325,6 +325,9 @@ class Settlement:
         assert seen.speedup is not None  # noqa: S101  # there are pairs
         cost_s = median(pair.baseline_s for pair in seen.pairs)
         outside_s, under_s = self._runner.statistics.outside_s(own, other)
+        block_count = self._runner.pace.shape(own, other, apart=True).block_count
+        rare_s = self._runner.rhythm.rare_s(block_count)
+        outside_s, under_s = outside_s + rare_s, under_s + rare_s
         if filling(other).settings:  # the first evaluation is longer then, and later ones shorter
             under_s = outside_s
         return passes_of(

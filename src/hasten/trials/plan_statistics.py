@@ -24,7 +24,7 @@ _LONGEST_PERIOD, _LEAST_PERIODS, _LEAST_COUNT = 64, 4, 24
 _PERIODIC_RATIO, _EQUAL_RATIO = 0.7, 0.95
 _MOST_TIMES, _RARE_TIMES, _LONG_TIMES, _LEAST_GAPS = 20.0, 5.0, 2.0, 2
 _REGULAR_SHARE, _CHANCE_TIMES, _ALIKE_RATIO = 0.5, 2.0, 0.8
-_EVENT_RATIO = 0.5
+_EVENT_RATIO, _HELD_RATIO = 0.5, 0.5
 _PAUSE_SHARE, _LONGEST_PASS_S, _SHORT_PASS_S = 0.05, 2.0, 0.25
 
 
@@ -230,6 +230,7 @@ class ScriptRhythm:
         self.period_count = self.pause_count = 1
         self.pass_count = self.short_pass_count = 0
         self._watched: Sequence[Step] = ()
+        self._busy_s: list[float] = []
         self._watched_under: Plan | None = None
         self._kept_up_count = 0
         self._late: set[Plan] = set()
@@ -248,9 +249,8 @@ class ScriptRhythm:
         self._kept_up_count = 0 if waits(steps) else len(steps)
         self._watched = steps
         # How often the loop waits for loader workers is known anyway: see `cycle_count`.
-        self.period_count = period(
-            [step.wall_s - step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
-        )
+        self._busy_s = [step.wall_s - step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in steps]
+        self.period_count = period(self._busy_s)
         pass_s = sum(step.wall_s for step in steps) * self.pass_count / len(steps)
         self.short_pass_count = self.pass_count if pass_s <= _SHORT_PASS_S else 0
         self.pause_count = self.pass_count if pauses(steps, self.pass_count) else 1
@@ -265,6 +265,18 @@ class ScriptRhythm:
         costs = [cost_s(self._watched[at : at + block_count]) for at in begins]
         two = zip(costs[::2], costs[1::2], strict=False)
         return [pair(both, first, None) for both in two for first in (True, False)]
+
+    def rare_s(self, block_count: int) -> float:
+        """Return the seconds of a mean step that rare long ones add, where most blocks have none.
+
+        A training is all of its steps, those that draw or save something once in a thousand too,
+        and a median of blocks does not see them. What they take counts as time outside of steps.
+        """
+        found = rare_steps(self._busy_s) if self._busy_s else []
+        if len(found) * block_count >= _HELD_RATIO * len(self._busy_s):
+            return 0.0
+        usual_s = median(self._busy_s)
+        return sum(self._busy_s[index] - usual_s for index in found) / len(self._busy_s)
 
     def look(self, statistics: PlanStatistics, *plans: Plan) -> None:
         """Decide before a race of plans whether their steps have been seen to wait for a loader."""
