@@ -303,7 +303,7 @@ def test_a_child_that_hangs_later_is_ended_with_the_budget(tuned, hangs_at_s) ->
     seen = tuned(300.0, step_s=0.1, start_s=15.0, later_s=hangs_from(tuned, hangs_at_s))
     assert seen.tuning.out_of_time
     assert state_of(seen.tuning) in (State.UNPROVED, State.PROVED)
-    assert tuned.script.spent_s == 300.0
+    assert tuned.script.spent_s == 298.5  # the rest is for the start and the end
 
 
 @pytest.mark.parametrize("training_s", [None, 1e6])
@@ -385,7 +385,7 @@ def test_code_is_kept_for_a_plan_that_compiles(tuned, monkeypatch, compiles, kep
 def test_a_first_child_that_hangs_is_ended_with_the_budget(tuned) -> None:
     with pytest.raises(UsageError, match="budget of 5m 00s holds no answer for this script"):
         tuned(300.0, step_s=0.1, start_s=15.0, later_s=hangs_from(tuned, 1.0))
-    assert tuned.script.spent_s == 300.0
+    assert tuned.script.spent_s == 298.5
 
 
 def test_a_budget_below_one_race_is_refused_after_the_first_step(tuned) -> None:

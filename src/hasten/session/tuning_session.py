@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from hasten.session.watching import Watched
     from hasten.trials.runner import TrialRunner
 
+_AROUND_S, _AROUND_SHARE = 1.5, 0.02
+
 
 def _gain(found: Tuning) -> float:
     """Return the speed-up of the whole training that was confirmed; 1 for none."""
@@ -72,7 +74,8 @@ class TuningSession:
         self._options = options
         self._view = view
         self._clock = clock
-        self._started_s = clock()
+        # Python has started, and children will have to end: that is time of the user's budget, too.
+        self._started_s = clock() - min(_AROUND_S, _AROUND_SHARE * options.budget_s)
         self._deadline = Deadline(self._started_s + options.budget_s, clock=clock)
 
     def tune(self) -> Tuning:
