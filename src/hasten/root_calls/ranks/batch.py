@@ -19,6 +19,7 @@ _BENDING = (
     "LeakyRelu", "LinalgVectorNorm", "MaskedFill", "Max", "Median", "Min", "NormBackward", "Prelu",
     "Relu", "Rrelu", "SmoothL1", "Softplus", "Softshrink", "Sort", "Threshold", "Topk", "Where",
 )  # fmt: skip
+_MEAN = 1  # torch's number of this reduction
 _ADDING = ("MeanBackward", "NansumBackward", "SumBackward")
 
 
@@ -95,8 +96,13 @@ def selecting(output: Any) -> str:
         str(node.name()) for node in nodes_behind([output])
         if node.name().startswith(_SELECTING)
         or getattr(node, "_saved_ignore_index", _NEGATIVE) < _NEGATIVE
+        or (getattr(node, "_saved_reduction", 0) == _MEAN and _has_class_weights(node))
     )  # fmt: skip
     return min(names, default="")
+
+
+def _has_class_weights(node: Any) -> bool:
+    return node.name().startswith("NllLoss") and node._saved_weight is not None
 
 
 def bending(output: Any, size: int) -> str:
