@@ -499,6 +499,14 @@ def recurrent(call):
 
 
 @scene
+def recurrent_with_dropout(call):
+    net = Sequence()
+    net.rnn = nn.LSTM(6, 5, 2, dropout=0.5, batch_first=True)
+    make = lambda: (torch.randn(5, 4, 6), torch.randint(0, 3, (5,)))  # noqa: E731
+    return net, train(net, make, call)
+
+
+@scene
 def contrastive(call):
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
 

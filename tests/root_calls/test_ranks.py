@@ -23,6 +23,7 @@ STAYS = {
     "time_before_batch": "a batch cannot be shared among processes: ",
     "a_mean_of_some": "a batch cannot be shared among processes: an output of shape ()",
     "padded_in_the_end": "a batch cannot be shared among processes: it may divide by what",
+    "recurrent_with_dropout": "LSTM drops out between its layers in one operation",
     "counting_calls": "a call of the model changes seen",
     "another_generator": "the model draws random numbers from Python or NumPy",
     "own_generator": "the model has a random generator of its own",
