@@ -25,16 +25,16 @@ _COMPARING = ("eq", "ne", "ge", "gt", "le", "lt")
 _READING, _PICKING = "_local_scalar_dense", ("nonzero", "masked_select")
 
 
-def scaled_by_sums(root_call: RootCall, *, has_scalars: bool) -> str:
-    """Make a call; return the operation that scales by a sum over the batch; empty for none.
+def scaled_by_sums(root_call: RootCall, *, has_scalars: bool) -> tuple[str, Any]:
+    """Make a call; return the operation that scales by a sum over the batch, and what it returns.
 
     Where scalars are returned, a sum that Python reads counts, too, and a choice of elements: their
     number may be divided by.
     """
     seen = _Sums(root_call)
     with _watch_class()(seen.follow):
-        root_call.call(root_call.args, root_call.kwargs)
-    return seen.scaling or (seen.reading if has_scalars else "")
+        result = root_call.call(root_call.args, root_call.kwargs)
+    return seen.scaling or (seen.reading if has_scalars else ""), result
 
 
 class _Sums:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.root_calls.calls import leaves_among, nodes_behind
 from hasten.root_calls.own_code import partial_gradients
-from hasten.root_calls.ranks.batch import Join, find_join, is_near
+from hasten.root_calls.ranks.batch import Join, check_scalar, find_join, is_near
 from hasten.root_calls.ranks.batch_sums import scaled_by_sums
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import gradients
@@ -174,10 +174,19 @@ def _compare(
 
 
 def _check_scale(root_call: RootCall, plain: _PlainCall, joins: tuple[Join, ...]) -> None:
+    """Make a call once more, to see how it computes; scalars with a graph, in evaluation too."""
+    import torch
+
     plain.before.restore()
     has_scalars = any(join is not Join.CONCATENATED for join in joins)
-    if name := scaled_by_sums(root_call, has_scalars=has_scalars):
+    looks = has_scalars and not torch.is_inference_mode_enabled()
+    with torch.set_grad_enabled(looks or root_call.surroundings.with_grad):
+        name, result = scaled_by_sums(root_call, has_scalars=has_scalars)
+    if name:
         raise _DiffersError(f"it may divide by what it counts in the batch ({name})")
+    for output, join in zip(tensors_in(result), joins, strict=True):
+        if join is not Join.CONCATENATED:
+            check_scalar(output, join, root_call.size)
 
 
 def _are_near(plain: _PlainCall, module: Any, tolerance: float) -> bool:
