@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hasten.records import Setting, Traits
 from hasten.records.codec import revive
 
-VERSION = 9
+VERSION = 10
 """Incremented with every change of a message, so that releases cannot misread each other."""
 
 

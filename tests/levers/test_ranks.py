@@ -8,8 +8,11 @@ import pytest
 
 from hasten.lever import ScriptContext, check_plan, discover, provided
 from hasten.levers.ranks import LEVER
-from hasten.records import CompilerTraits, ModelTraits, Plan, Traits
+from hasten.protocol import ReadTraits, TraitsRead, Turn
+from hasten.records import CompilerTraits, Entry, ModelTraits, Plan, Traits, Workload
 from hasten.testing import LAPTOP, SERVER
+from hasten.trials.process import best_isolation
+from hasten.trials.trial_process import TrialProcess
 
 MODEL = ModelTraits(parameter_count=1000, device="cpu")
 
@@ -54,6 +57,7 @@ def test_ranks_times_threads_fill_the_cores(count, settings) -> None:
         (SERVER, {"model": replace(MODEL, device="cuda")}, "the model is on cuda"),
         (LAPTOP, {"rank_count": 2}, "several processes train together already"),
         (LAPTOP, {"compiler": CompilerTraits(is_used=True)}, "the script uses torch.compile"),
+        (LAPTOP, {"model": replace(MODEL, unshared="Linear has hooks")}, "Linear has hooks"),
         (cores(1), {}, "the job has one core"),
     ],
 )
@@ -76,6 +80,19 @@ def test_levers_that_leave_nothing_to_one_another_are_not_joined(other, setting)
         assert LEVER.redundant_with("2x1", provided(Plan().with_lever(other, setting), traits))
 
 
+UNSHARED = """
+import torch
+from torch import nn
+
+net, other, loss = nn.LSTM(4, 4, 2, dropout=0.5), nn.Linear(4, 4), nn.Tanh()
+optimizer = torch.optim.SGD([*net.parameters(), *other.parameters()], 0.1)
+while True:
+    optimizer.zero_grad()
+    for model in (MODELS,):
+        found = model(torch.randn(3, 2, 4))
+    (found[0] if model is net else found).square().mean().backward()
+    optimizer.step()
+"""
 SCRIPT = """
 import os, sys
 import torch
@@ -97,6 +114,33 @@ print(f"{loss.item():.12f} {torch.get_rng_state().sum().item()} {torch.get_num_t
 print(children, file=sys.stderr)
 sys.exit(3)
 """
+
+
+@pytest.mark.child
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        ("net", "LSTM drops out between its layers in one operation"),
+        ("net, other", ""),
+        ("loss, net", "LSTM drops out between its layers in one operation"),
+    ],
+)
+def test_the_unmodified_script_shows_what_cannot_be_shared(tmp_path, models, told) -> None:
+    """So no trial is launched to be told; one model that may be shared is enough to try."""
+    (tmp_path / "train.py").write_text(UNSHARED.replace("MODELS", models))
+    workload = Workload(
+        entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=sys.executable
+    )
+    trial = TrialProcess(workload, Plan(), isolation=best_isolation(), patience_s=60.0)
+    try:
+        trial.begin()
+        trial.turns([Turn(0, 0, 3, True)], timeout_s=60.0)
+        traits = trial.ask(ReadTraits(), TraitsRead, 60.0).traits
+    finally:
+        trial.close()
+    assert traits.model.unshared == told
+    found = ScriptContext(machine=cores(2), traits=traits)
+    assert (LEVER.why_not(found), LEVER.settings(found)) == (told, () if told else ("2x1",))
 
 
 @pytest.mark.child

@@ -22,6 +22,7 @@ from hasten.root_calls.ranks import examine
 from hasten.root_calls.ranks.roots import Ranks
 
 TEMPERATURE = 1.0
+PADDING = 9.0
 
 
 class Training:
@@ -276,7 +277,25 @@ class Masked(nn.Module):
 
     def forward(self, x, y, mask):
         losses = functional.cross_entropy(self.layer(x), y, reduction="none")
+        return (losses * mask).sum() / (mask[None] @ mask[:, None]).squeeze()
+
+
+class MeanOfFew(nn.Module):
+    """Its loss is the mean over the samples with a feature that is not the padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x, y):
+        losses = functional.cross_entropy(self.layer(x), y, reduction="none")
+        mask = (x[:, 0] != PADDING).to(losses.dtype)
         return (losses * mask).sum() / mask.sum()
+
+
+class Bent(OneLayer):
+    def forward(self, x):
+        return self.layer(x).square().mean().clamp(max=1e3)
 
 
 class Meter:
@@ -480,6 +499,14 @@ def summed_loss(call):
 @scene
 def recurrent(call):
     net = Sequence()
+    make = lambda: (torch.randn(5, 4, 6), torch.randint(0, 3, (5,)))  # noqa: E731
+    return net, train(net, make, call)
+
+
+@scene
+def recurrent_with_dropout(call):
+    net = Sequence()
+    net.rnn = nn.LSTM(6, 5, 2, dropout=0.5, batch_first=True)
     make = lambda: (torch.randn(5, 4, 6), torch.randint(0, 3, (5,)))  # noqa: E731
     return net, train(net, make, call)
 
@@ -807,6 +834,26 @@ def a_mean_of_some_in_the_end(call):
         for _ in range(2):
             told.append(descend(optimizer, call(net, *rows(), mask)))
     return net, told
+
+
+@scene
+def padded_in_the_end(call):
+    """The first batches have no padding; the last ones have it in one share."""
+    net = MeanOfFew()
+    optimizer, told = torch.optim.SGD(net.parameters(), 1e-2), []
+    for padded_count in (0, 0, 0, 2, 2, 2):
+        x, y = rows()
+        x[:padded_count, 0] = PADDING
+        told.append(descend(optimizer, call(net, x, y)))
+    return net, told
+
+
+@scene
+def bent_in_evaluation(call):
+    """The last batches lie beyond the bound."""
+    net = Bent()
+    with torch.no_grad():
+        return net, [float(call(net, rows()[0] * size)) for size in (1, 1, 1, 1e3, 1e3, 1e3)]
 
 
 @scene

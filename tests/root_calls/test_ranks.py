@@ -13,13 +13,18 @@ from torch.nn import functional
 
 import hasten
 from hasten.root_calls.ranks.batch import Join, bending, find_join, selecting, split
+from hasten.root_calls.ranks.batch_sums import scaled_by_sums
 from hasten.root_calls.ranks.examine import are_joined
+from hasten.root_calls.ranks.messages import RootCall, Surroundings
 
 PROGRAM = Path(__file__).with_name("spread.py")
 STAYS = {
     "samples_that_depend_on_one_another": "a batch cannot be shared among processes: ",
     "time_before_batch": "a batch cannot be shared among processes: ",
     "a_mean_of_some": "a batch cannot be shared among processes: an output of shape ()",
+    "padded_in_the_end": "a batch cannot be shared among processes: it may divide by what",
+    "recurrent_with_dropout": "LSTM drops out between its layers in one operation",
+    "bent_in_evaluation": "a batch cannot be shared among processes: an output bends a sum",
     "counting_calls": "a call of the model changes seen",
     "another_generator": "the model draws random numbers from Python or NumPy",
     "own_generator": "the model has a random generator of its own",
@@ -167,6 +172,7 @@ def test_a_zero_tells_no_mean_from_a_sum() -> None:
         (lambda e, labels: e.square().mean(), ""),
         (functional.cross_entropy, ""),
         (lambda e, labels: functional.cross_entropy(e, labels, ignore_index=2), "NllLossBackward0"),
+        (lambda e, labels: functional.cross_entropy(e, labels, torch.ones(3)), "NllLossBackward0"),
         (lambda e, labels: e[e > -9.0].mean(), "IndexBackward0"),
         (lambda e, labels: e.flatten().topk(6).values.mean(), "TopkBackward0"),
     ],
@@ -215,3 +221,31 @@ def test_a_mean_that_is_bent_afterwards_is_no_mean_of_shares(loss, name) -> None
     else:
         assert bending(whole, 4) == ""
         assert find_join(whole, each, spans, 1e-9) is Join.MEAN
+
+
+@pytest.mark.parametrize(
+    ("loss", "name", "name_of_scalars"),
+    [
+        (lambda e, mask: (e * mask).sum() / mask.sum(), "div", "div"),
+        (lambda e, mask: (e * mask).sum() / mask.sum().clamp(min=1), "div", "div"),
+        (lambda e, mask: (e * mask).mean() * (1 / mask.mean()), "mul", "mul"),
+        (lambda e, mask: ((e * mask).sum(0) / mask.sum(0)).mean(), "div", "div"),
+        (lambda e, mask: (e * (mask / mask.sum())).sum(), "div", "div"),
+        (lambda e, mask: e * mask / (mask > 0).float().mean(), "div", "div"),
+        (lambda e, mask: (e * mask).sum() / mask.sum().item(), "", "_local_scalar_dense"),
+        (lambda e, mask: (e * mask).sum() / len(mask[mask > 0]), "", "index"),
+        (lambda e, mask: (e * mask).sum() / len(e), "", ""),
+        (lambda e, mask: e.sum() / torch.ones_like(e).sum(), "", ""),
+        (lambda e, mask: (e * mask).sum(1).mean() + mask.sum(), "", ""),
+        (lambda e, mask: e[[0, 1]].sum() if mask.any() else e.sum(), "", ""),
+        (lambda e, mask: functional.cross_entropy(e, mask[:, 0].long(), label_smoothing=0.1),
+         "", ""),
+    ],
+)  # fmt: skip
+def test_a_scale_by_a_sum_over_the_batch_is_seen(loss, name, name_of_scalars) -> None:
+    """In this batch the mask leaves nothing out."""
+    e, mask = torch.rand(4, 3, requires_grad=True), torch.ones(4, 3)
+    surroundings = Surroundings(True, None, 1)
+    call = RootCall(None, lambda args, _: loss(*args), (e, mask), {}, [e, mask], 4, surroundings)
+    assert scaled_by_sums(call, has_scalars=False)[0] == name
+    assert scaled_by_sums(call, has_scalars=True)[0] == name_of_scalars

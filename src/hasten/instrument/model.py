@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.layout_probe import can_tell_layout, with_channels_last
 from hasten.instrument.object_table import Table
@@ -12,14 +12,22 @@ from hasten.instrument.precision_probe import fewer_bits, fp32_precision
 from hasten.instrument.stand_ins import put
 from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class ModelFacts:
-    """Notes about every root module that the loop calls, and how the machine runs them."""
+    """Notes about every root module that the loop calls, and how the machine runs them.
+
+    Attributes:
+        why_unshared: says why no call of a module can be shared; empty if one may be.
+    """
 
     def __init__(self) -> None:
         import torch
 
         self.found = ModelTraits()
+        self.why_unshared: Callable[[Any], str] = lambda _: ""
         self._roots = Table()
         self._ranks: set[int] = set()
         self._uses_autocast = False  # around a model or in it
@@ -65,6 +73,16 @@ class ModelFacts:
             uses_autocast=self._uses_autocast, matmul=matmul, **self._speeds
         )
         return replace(traits, model=self.found, precision=precision)
+
+    def add_unshared(self, traits: Traits) -> Traits:
+        """Return traits with why no module with weights can be shared, if none can."""
+        why = ""
+        for root in self._roots:
+            if next(root.parameters(), None) is not None:
+                why = self.why_unshared(root)
+                if not why:
+                    return traits
+        return replace(traits, model=replace(traits.model, unshared=why))
 
     def _note_layers(self, parts: list[Any]) -> None:
         from torch import nn

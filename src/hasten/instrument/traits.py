@@ -131,6 +131,7 @@ class TraitsReader:
 
     Attributes:
         about_data: adds what is known of the dataset with this `id`.
+        model: what is noted about root modules.
     """
 
     def __init__(self, fetches: FetchClock | None = None) -> None:
@@ -142,7 +143,7 @@ class TraitsReader:
         self._trains = self._is_open = False
         self._draws = DrawWatch()
         self._updates = UpdateWatch()
-        self._model = ModelFacts()
+        self.model = ModelFacts()
         self._signs = SettingSigns()
         self._checkpoints = CheckpointClock()
         self._prefetch_count = 2
@@ -150,11 +151,11 @@ class TraitsReader:
     @property
     def device(self) -> str:
         """The kind of device that the first model is on."""
-        return self._model.found.device or "cpu"
+        return self.model.found.device or "cpu"
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Note what a root module is made of."""
-        quietly(self._model.called, module, args)
+        quietly(self.model.called, module, args)
 
     def loading(self) -> None:
         """Look at the generators before a batch is fetched."""
@@ -236,7 +237,14 @@ class TraitsReader:
 
         version = str(torch.__version__)
         self._take(add_threads)
-        for add in (self._updates.add, self._model.add, self._signs.add, self._checkpoints.add):
+        model = self.model
+        for add in (
+            self._updates.add,
+            model.add,
+            model.add_unshared,
+            self._signs.add,
+            self._checkpoints.add,
+        ):
             quietly(self._take, add)
         rank = own_rank()
         self.found = replace(

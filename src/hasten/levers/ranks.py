@@ -46,6 +46,8 @@ def why_not(context: ScriptContext) -> str:
         return "several processes train together already"
     if traits.compiler.is_used:
         return "the script uses torch.compile"
+    if traits.model.unshared:
+        return traits.model.unshared
     return "" if context.machine.budget.core_count > 1 else "the job has one core"
 
 

@@ -67,6 +67,8 @@ class ModelTraits:
         has_channels_last: all of these have this layout; None where that cannot be told.
         conv_input_dimension_count: dimensions of what all models with weights are called with,
             where there are convolutions; 0 where they differ.
+        unshared: why no call of any with weights can be shared among processes; empty where one
+            may be.
     """
 
     parameter_count: int | None = None
@@ -76,6 +78,7 @@ class ModelTraits:
     has_conv3d: bool = False
     has_channels_last: bool | None = None
     conv_input_dimension_count: int | None = None
+    unshared: str = ""
 
     @property
     def is_on_accelerator(self) -> bool:

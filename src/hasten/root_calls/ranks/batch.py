@@ -19,6 +19,7 @@ _BENDING = (
     "LeakyRelu", "LinalgVectorNorm", "MaskedFill", "Max", "Median", "Min", "NormBackward", "Prelu",
     "Relu", "Rrelu", "SmoothL1", "Softplus", "Softshrink", "Sort", "Threshold", "Topk", "Where",
 )  # fmt: skip
+_MEAN = 1  # torch's number of this reduction
 _ADDING = ("MeanBackward", "NansumBackward", "SumBackward")
 
 
@@ -75,14 +76,23 @@ def find_join(whole: Any, shares: Sequence[Any], spans: Sequence[Span], toleranc
         fits = [join for join in scalars if is_near(joined(join, shares, spans), whole, tolerance)]
         if len(fits) > 1:
             raise ValueError("an output of 0 does not tell a mean from a sum")
-        if fits == [Join.MEAN] and (name := selecting(whole)):
-            raise ValueError(f"an output may be a mean of what values select ({name})")
-        if fits and (name := bending(whole, spans[0].size)):
-            raise ValueError(f"an output bends a sum or a mean over the batch ({name})")
         if fits:
+            check_scalar(whole, fits[0], spans[0].size)
             return fits[0]
     shape = tuple(whole.shape)
     raise ValueError(f"an output of shape {shape} does not follow from those of the shares")
+
+
+def check_scalar(output: Any, join: Join, size: int) -> None:
+    """Check that what is behind an output, if it has a graph, leaves it the mean or sum it seems.
+
+    Raises:
+        ValueError: values of another batch may make it something else.
+    """
+    if join is Join.MEAN and (name := selecting(output)):
+        raise ValueError(f"an output may be a mean of what values select ({name})")
+    if name := bending(output, size):
+        raise ValueError(f"an output bends a sum or a mean over the batch ({name})")
 
 
 def selecting(output: Any) -> str:
@@ -95,8 +105,13 @@ def selecting(output: Any) -> str:
         str(node.name()) for node in nodes_behind([output])
         if node.name().startswith(_SELECTING)
         or getattr(node, "_saved_ignore_index", _NEGATIVE) < _NEGATIVE
+        or (getattr(node, "_saved_reduction", 0) == _MEAN and _has_class_weights(node))
     )  # fmt: skip
     return min(names, default="")
+
+
+def _has_class_weights(node: Any) -> bool:
+    return node.name().startswith("NllLoss") and node._saved_weight is not None
 
 
 def bending(output: Any, size: int) -> str:

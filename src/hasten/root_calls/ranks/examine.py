@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.root_calls.calls import leaves_among, nodes_behind
 from hasten.root_calls.own_code import partial_gradients
-from hasten.root_calls.ranks.batch import find_join, is_near
+from hasten.root_calls.ranks.batch import Join, check_scalar, find_join, is_near
+from hasten.root_calls.ranks.batch_sums import scaled_by_sums
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import gradients
 from hasten.root_calls.ranks.memory import room_bytes
@@ -21,7 +22,6 @@ from hasten.root_calls.values import tensors_in, with_tensors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hasten.root_calls.ranks.batch import Join
     from hasten.root_calls.ranks.messages import RootCall
     from hasten.root_calls.ranks.served import SharedModel
 
@@ -77,6 +77,7 @@ def examine(root_call: RootCall, start: Start) -> SharingCheck:
             is_proved = _prove(root_call, plain, start)
             tolerance = _PROVED_TOLERANCE if is_proved else _tolerance(root_call)
             ours, joins = _compare(root_call, plain, start, tolerance)
+            _check_scale(root_call, plain, joins)
     except Exception as error:
         why = f"a batch cannot be shared among processes: {str(error) or type(error).__name__}"
         plain.after.restore()
@@ -170,6 +171,22 @@ def _compare(
         raise _DiffersError("its buffers differ from those of one process")
     _compare_numbers(_numbers(root_call, plain.result), _numbers(root_call, ours), tolerance)
     return ours, joins
+
+
+def _check_scale(root_call: RootCall, plain: _PlainCall, joins: tuple[Join, ...]) -> None:
+    """Make a call once more, to see how it computes; scalars with a graph, in evaluation too."""
+    import torch
+
+    plain.before.restore()
+    has_scalars = any(join is not Join.CONCATENATED for join in joins)
+    looks = has_scalars and not torch.is_inference_mode_enabled()
+    with torch.set_grad_enabled(looks or root_call.surroundings.with_grad):
+        name, result = scaled_by_sums(root_call, has_scalars=has_scalars)
+    if name:
+        raise _DiffersError(f"it may divide by what it counts in the batch ({name})")
+    for output, join in zip(tensors_in(result), joins, strict=True):
+        if join is not Join.CONCATENATED:
+            check_scalar(output, join, root_call.size)
 
 
 def _are_near(plain: _PlainCall, module: Any, tolerance: float) -> bool:

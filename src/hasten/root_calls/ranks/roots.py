@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.calls import loosen, signature
-from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
-from hasten.root_calls.model_code import writes_out
+from hasten.root_calls.fit import plain_surroundings, uninitialized
 from hasten.root_calls.own_code import second_derivatives
 from hasten.root_calls.ranks.batch import Join
 from hasten.root_calls.ranks.examine import examine, messages_bytes
 from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.ranks.messages import RootCall, Surroundings
+from hasten.root_calls.ranks.refusals import unshareable
 from hasten.root_calls.ranks.served import SharedModel
 from hasten.root_calls.ranks.share import Share
 from hasten.root_calls.ranks.weights import others_in
@@ -173,24 +173,16 @@ class Ranks:
             return
         root.hook_serial = serial
         root.is_loss = next(module.parameters(), None) is None
+        if root.is_loss:
+            return
         if self._second_derivatives is None:
             self._second_derivatives = second_derivatives()
-        root.why_not = root.why_not or unfit(module) or self._unfit(module)
+        root.why_not = root.why_not or unshareable(module) or self._without_room(module)
         if where := self._second_derivatives:
             root.why_not = f"helpers give no gradients of gradients, and {where}"
 
-    def _unfit(self, module: Any) -> str:
-        import torch
-
+    def _without_room(self, module: Any) -> str:
         tensors = [*module.parameters(), *others_in(module)]
-        if any(tensor.device.type != "cpu" for tensor in tensors):
-            return "the model is not on the CPU"
-        if any(tensor.layout is not torch.strided for tensor in tensors):
-            return "the model has sparse tensors"
-        if any(getattr(part, "max_norm", None) is not None for part in module.modules()):
-            return "the model writes to its weights (max_norm)"
-        if where := writes_out(module):  # of shares of a batch, and by each helper
-            return f"the model's code may print or write files: {where}"
         if sum(one.is_shared for one in self._known()) >= _MOST_MODELS_COUNT:
             return "the script has too many models"
         needed_bytes = 2 * self._rank_count * room_bytes(tensors)
