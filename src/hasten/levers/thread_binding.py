@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hasten.kernel_files import id_list, number, text
 from hasten.lever import COMPUTE, Lever, one_of, unless
 from hasten.records import Effect, Phase, Scope
 
@@ -58,19 +59,12 @@ def _cores(mask: frozenset[int]) -> list[frozenset[int]]:
     found = {}
     for cpu in mask:
         topology = _CPUS / f"cpu{cpu}" / "topology"
-        try:
-            siblings = _ids((topology / "thread_siblings_list").read_text())
-            socket = int((topology / "physical_package_id").read_text())
-        except (OSError, ValueError):
+        siblings = id_list(text(topology / "thread_siblings_list"))
+        socket = number(topology / "physical_package_id")
+        if not siblings or socket is None:
             return []
-        found[frozenset(siblings & mask)] = socket
+        found[siblings & mask] = socket
     return sorted(found, key=lambda core: (found[core], min(core)))
-
-
-def _ids(text: str) -> set[int]:
-    """Read a list in the kernel's format: `0-3,8`."""
-    ends = [part.split("-") for part in text.strip().split(",")]
-    return {cpu for pair in ends for cpu in range(int(pair[0]), int(pair[-1]) + 1)}
 
 
 def _team(count: int) -> list[int]:
