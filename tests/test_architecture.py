@@ -27,6 +27,7 @@ SHARED = {
     "rank",
     "torch_threads",
     "after_import",
+    "kernel_files",
 }
 WIRING = {
     "session",

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hasten.lever import Training
-    from hasten.loader.engine import LoaderEngine
     from hasten.protocol import Answer, Command, PlanOrder
 
 
@@ -283,7 +282,8 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
             settings[name] = setting
         except Exception as error:
             leave_out(name, setting, error)
-    if (engine := _engine(watch.live)) is not None:
+    loader: Any = sys.modules.get("hasten.loader")  # not there where levers leave loaders alone
+    if loader is not None and (engine := loader.installed(watch.live)) is not None:
         engine.notices.tell = lambda why: _tell(f"hasten: {why}\n")
     atexit.register(_tell_at_the_end, watch.live, os.getpid())
     undo.callback(atexit.unregister, _tell_at_the_end)
@@ -299,13 +299,6 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _engine(training: Any) -> LoaderEngine | None:
-    """Return the data engine of a real run; None where its levers leave loaders alone."""
-    loader: Any = sys.modules.get("hasten.loader")
-    found: LoaderEngine | None = None if loader is None else loader.installed(training)
-    return found
 
 
 def _tell(said: str) -> None:
@@ -335,7 +328,7 @@ def _guard(watch: Any, applied: AppliedLevers, envelope: Mapping[str, Any]) -> N
 
 
 def _tell_at_the_end(training: Any, own_pid: int) -> None:
-    """Say at the end of a real run why it was slower than promised, and what was left out."""
+    """Say at the end of a real run what was left out."""
     if os.getpid() != own_pid:
         return
     updates = training.updates
@@ -345,9 +338,6 @@ def _tell_at_the_end(training: Any, own_pid: int) -> None:
                 f"hasten: {updates.useless_count} of {updates.step_count} steps of the optimizer "
                 "changed nothing, since gradients overflowed in float16\n"
             )
-    engine = _engine(training)
-    for note in engine.notices.lost_workers if engine is not None else ():
-        _tell(f"hasten: {note}; the main process went on by itself\n")
 
 
 def _trial(order: Order) -> None:

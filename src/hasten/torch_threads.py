@@ -16,23 +16,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _FUNCTIONS = ("MKL_Set_Num_Threads_Local", "MKL_Set_Dynamic")  # in lower case they are Fortran's
 _OFF = {"false", "0", "no"}
 
 
 @cache
-def _mkl() -> Any:
-    """Return the library in which torch finds MKL; None where it has none that can be asked."""
+def _libtorch() -> Any:
+    """Return torch's library, by which its OpenMP and MKL can be asked; None where it has none."""
     import torch
 
     path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return None
+
+
+@cache
+def _mkl() -> Any:
+    """Return the library in which torch finds MKL; None where it has none that can be asked."""
+    library = _libtorch()
     return library if all(hasattr(library, name) for name in _FUNCTIONS) else None
+
+
+def in_team(act: Callable[[], object], count: int) -> None:
+    """Call `act` in each of the OpenMP threads that share an operation of this one, if possible.
+
+    An empty parallel region asks each of them. It goes through the runtime that torch is linked
+    to, as another library may have brought its own; Intel's and LLVM's have the same entry.
+    """
+    region = getattr(_libtorch(), "GOMP_parallel", None)
+    if region is not None:
+        body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: (act(), None)[1])
+        region.restype = None
+        region.argtypes = [type(body), ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        region(body, None, count, 0)
 
 
 def chooses_threads() -> bool:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import stack_sampler
 from hasten.instrument.item_profile import ItemProfile
-from hasten.instrument.processes import text
 from hasten.instrument.repeats import Repeats
 from hasten.instrument.source_lines import line_of
+from hasten.kernel_files import text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from hasten.kernel_files import fields, groups, text
+
 _REAL = Path("/")
 _KIB = 1024
 
@@ -22,14 +24,6 @@ class Mapped(NamedTuple):
 
     shared_bytes: int
     private_bytes: int
-
-
-def text(path: Path) -> str:
-    """Return what a file of the kernel says, nothing where it cannot be read."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:  # it has ended, or the kernel has no such file
-        return ""
 
 
 def _tasks(pid: int | str, root: Path) -> list[Path]:
@@ -54,7 +48,7 @@ def turns(pid: int | str = "self", *, root: Path = _REAL) -> dict[int, CpuTurn]:
     return {thread: times for thread, times in found.items() if times is not None}
 
 
-def children_run_s(*, root: Path = _REAL) -> float:
+def children_run_s() -> float:
     """Return the seconds that the children of this process ran, those that have ended included.
 
     The time of a live child moves to the ended ones when it is waited for, so a difference
@@ -63,11 +57,11 @@ def children_run_s(*, root: Path = _REAL) -> float:
     import resource
 
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    pids = [
-        pid for task in (root / "proc/self/task").glob("*/children") for pid in text(task).split()
-    ]
-    alive_s = sum(one.run_s for pid in pids for one in turns(pid, root=root).values())
-    return ended.ru_utime + ended.ru_stime + alive_s
+    children = (text(task / "children").split() for task in _tasks("self", _REAL))
+    stats = (text(_REAL / f"proc/{pid}/stat") for pids in children for pid in pids)
+    words = (stat.rpartition(")")[2].split() for stat in stats)
+    alive_count = sum(int(word) for found in words for word in found[11:13])
+    return ended.ru_utime + ended.ru_stime + alive_count / os.sysconf("SC_CLK_TCK")
 
 
 def runnable_count(pid: int, *, root: Path = _REAL) -> int:
@@ -79,10 +73,10 @@ def runnable_count(pid: int, *, root: Path = _REAL) -> int:
 
 def mapped(pid: int, *, root: Path = _REAL) -> Mapped | None:
     """Return what a process shares and what it wrote, None where the kernel does not say."""
-    sizes = _fields(root / f"proc/{pid}/smaps_rollup")
-    if "Private_Dirty:" not in sizes:
+    sizes = fields(root / f"proc/{pid}/smaps_rollup")
+    if "Private_Dirty" not in sizes:
         return None
-    return Mapped(sizes["Shared_Dirty:"] * _KIB, sizes["Private_Dirty:"] * _KIB)
+    return Mapped(sizes["Shared_Dirty"] * _KIB, sizes["Private_Dirty"] * _KIB)
 
 
 def mask(pid: int) -> frozenset[int]:
@@ -108,17 +102,8 @@ def busy_s(cpus: frozenset[int], *, root: Path = _REAL) -> float | None:
 
 def throttle_files(*, root: Path = _REAL) -> tuple[Path, ...]:
     """Return the cpu.stat files of the groups of this process that have a quota."""
-    found: dict[Path, None] = {}
-    for line in text(root / "proc/self/cgroup").splitlines():
-        _, controllers, own = [*line.split(":", 2), "", ""][:3]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        top = root / "sys/fs/cgroup"
-        bases = (top / controllers, top / "cpu") if controllers else (top,)
-        group = Path(own.lstrip("/"))
-        levels = (group, *group.parents)
-        found |= dict.fromkeys(base / level / "cpu.stat" for base in bases for level in levels)
-    return tuple(path for path in found if _fields(path).get("nr_periods"))
+    files = (group / "cpu.stat" for group in groups(root, "cpu"))
+    return tuple(path for path in files if fields(path).get("nr_periods"))
 
 
 def throttled_s(files: tuple[Path, ...]) -> float:
@@ -128,12 +113,7 @@ def throttled_s(files: tuple[Path, ...]) -> float:
     """
     times = [0.0]
     for path in files:
-        seen = _fields(path)
+        seen = fields(path)
         # Version 2 counts microseconds, version 1 nanoseconds.
         times.append(seen.get("throttled_usec", 0) * 1e-6 + seen.get("throttled_time", 0) * 1e-9)
     return max(times)
-
-
-def _fields(path: Path) -> dict[str, int]:
-    rows = (line.split() for line in text(path).splitlines())
-    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}

@@ -10,16 +10,18 @@ import os
 import time
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.object_table import Table, parameters_of
 from hasten.instrument.rerun import denormal_counts
+from hasten.kernel_files import text
 from hasten.records import CollectorTraits, Traits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _TENSOR_COUNT, _ELEMENT_COUNT = 400, 1 << 14
 
 
@@ -66,11 +68,7 @@ def denormal_ratio(optimizers: Iterable[Any]) -> float | None:
 
 def huge_pages() -> str | None:
     """Return how the kernel hands out huge pages: always, madvise or never; None if unknown."""
-    try:
-        with open(_HUGE_PAGES) as file:
-            return file.read().partition("[")[2].partition("]")[0] or None
-    except OSError:
-        return None
+    return text(_HUGE_PAGES).partition("[")[2].partition("]")[0] or None
 
 
 class SettingSigns:

@@ -99,12 +99,7 @@ def attach(training: Training, engine: Any, staging: Staging) -> Callable[[], No
 
         undos.append(training.on_phase(enter))
 
-    def undo() -> None:
-        for one in reversed(undos):
-            one()
-        staging.retire()
-
-    return undo
+    return undo_all([*reversed(undos), staging.retire])
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hasten.lever import COMPUTE, Lever, unless
+from hasten.lever import COMPUTE, Lever, undo_all, unless
 from hasten.records import Effect, Scope
+from hasten.torch_threads import in_team
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,17 +46,12 @@ def _in_every_thread(act: Callable[[], object]) -> None:
     The mode belongs to a thread: new ones inherit it from the one that starts them; OpenMP's
     existing threads are reached through a parallel region of our own.
     """
-    import ctypes
-
     import torch
 
     act()
     count = torch.get_num_threads()
-    library: Any = ctypes.CDLL(None)
-    # GNU's library exports it, Intel's and LLVM's do so for programs built for GNU's.
-    if count > 1 and hasattr(library, "GOMP_parallel"):
-        body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: (act(), None)[1])
-        library.GOMP_parallel(body, None, ctypes.c_uint(count), ctypes.c_uint(0))
+    if count > 1:
+        in_team(act, count)
 
 
 def _flush() -> Callable[[], None]:
@@ -69,19 +65,13 @@ def _flush() -> Callable[[], None]:
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Wait until training begins, in its thread: libraries check number formats on import."""
-    undos: list[Callable[[], None]] = []
+    flushed: list[Callable[[], None]] = []
 
     def begin(_: Any) -> None:
-        if not undos:
-            undos.append(_flush())
+        if not flushed:
+            flushed.append(_flush())
 
-    undos_of_waiting = [training.on_root(begin), training.on_optimizer(begin)]
-
-    def undo() -> None:
-        for one in (*undos_of_waiting, *undos):
-            one()
-
-    return undo
+    return undo_all([training.on_root(begin), training.on_optimizer(begin), undo_all(flushed)])
 
 
 LEVER = Lever(

@@ -17,8 +17,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.lever import COMPUTE, Lever, one_of, unless
+from hasten.kernel_files import id_list, number, text
+from hasten.lever import COMPUTE, Lever, one_of, undo_all, unless
 from hasten.records import Effect, Phase, Scope
+from hasten.torch_threads import in_team
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,45 +60,21 @@ def _cores(mask: frozenset[int]) -> list[frozenset[int]]:
     found = {}
     for cpu in mask:
         topology = _CPUS / f"cpu{cpu}" / "topology"
-        try:
-            siblings = _ids((topology / "thread_siblings_list").read_text())
-            socket = int((topology / "physical_package_id").read_text())
-        except (OSError, ValueError):
+        siblings = id_list(text(topology / "thread_siblings_list"))
+        socket = number(topology / "physical_package_id")
+        if not siblings or socket is None:
             return []
-        found[frozenset(siblings & mask)] = socket
+        found[siblings & mask] = socket
     return sorted(found, key=lambda core: (found[core], min(core)))
-
-
-def _ids(text: str) -> set[int]:
-    """Read a list in the kernel's format: `0-3,8`."""
-    ends = [part.split("-") for part in text.strip().split(",")]
-    return {cpu for pair in ends for cpu in range(int(pair[0]), int(pair[-1]) + 1)}
 
 
 def _team(count: int) -> list[int]:
     """Return the kernel's ids of the OpenMP threads that share an operation of this thread.
 
-    An empty parallel region asks each of them. It goes through the runtime that torch is linked
-    to, as another library may have brought its own; Intel's and LLVM's have the same
-    entry. Nothing else can tell: the threads have no names, and other pools run beside them.
+    Nothing but themselves can tell: they have no names, and other pools run beside them.
     """
-    import ctypes
-
-    import torch
-
-    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     found: list[int] = []
-    note = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
-        lambda _: found.append(threading.get_native_id())
-    )
-    try:
-        library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-        region = library.GOMP_parallel
-    except (OSError, AttributeError):
-        return []
-    region.restype = None
-    region.argtypes = [type(note), ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-    region(note, None, count, 0)
+    in_team(lambda: found.append(threading.get_native_id()), count)
     return found
 
 
@@ -160,13 +138,7 @@ def apply(training: Training, setting: str) -> Callable[[], None]:
         if phase is Phase.FORWARD:
             binding.look()
 
-    forget = training.on_phase(enter)
-
-    def undo() -> None:
-        forget()
-        binding.release()
-
-    return undo
+    return undo_all([training.on_phase(enter), binding.release])
 
 
 LEVER = Lever(

@@ -65,7 +65,7 @@ class AddedWorkers:
     def refuse(self, why: str, *, lost: bool = False) -> None:
         """Add no processes from now on."""
         self._off = why
-        hear = self._notices.lose if lost else self._notices.note
+        hear = self._notices.refuse if lost else self._notices.note
         hear(f"no worker processes: {why}")
         self._pools.drop()
 

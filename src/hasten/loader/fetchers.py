@@ -224,7 +224,7 @@ class Fetchers:
             elif source is None and not self._setups:
                 raise
             else:  # what a lever adds to them may not be picklable
-                state.notices.lose(why)
+                state.notices.refuse(why)
                 self._heavy = None
                 self.pool = state.pool(loader, self.worker_plan, None, (), self)
         self.seen.renew()

@@ -13,13 +13,11 @@ class Notices:
 
     Attributes:
         notes: all of them.
-        lost_workers: the notes about failed workers.
         tell: called with what the user should be told.
     """
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self.lost_workers: list[str] = []
         self.tell: Callable[[str], object] = lambda why: None
 
     def note(self, why: str) -> None:
@@ -27,14 +25,8 @@ class Notices:
         if why not in self.notes:
             self.notes.append(why)
 
-    def lose(self, why: str) -> None:
-        """Note that workers failed and the main process goes on without them."""
-        self.note(why)
-        if why not in self.lost_workers:
-            self.lost_workers.append(why)
-
     def refuse(self, why: str) -> None:
-        """Note what is not done, for lack of a proof or since it was wrong; tell the user once."""
+        """Note what is not done, for lack of a proof or since it went wrong; tell the user once."""
         if why not in self.notes:
             self.tell(why)
         self.note(why)

@@ -1,42 +1,25 @@
 """Control groups, v1 and v2: the quota, the memory limit and the throttling of this process.
 
-A limit may be set on any ancestor (a pod, a slice, a Slurm step), so every level from the
-process' own group up to the top of what is mounted here is read, and the strictest counts.
+A limit may be set on any ancestor (a pod, a slice, a Slurm step): the strictest counts.
 https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/scheduler/sched-bwc.html
 """
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from hasten.machine.kernel_files import fields, number, text, whole
+from hasten.kernel_files import fields, groups, number, text, whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Version 1 spells "no limit" as the largest multiple of the page size; nobody has an exbibyte.
 _UNLIMITED_BYTES = 2**60
 
 
-def levels(root: Path, controller: str) -> tuple[Path, ...]:
-    """Return the folders of this process' groups for `controller`, its own first.
-
-    Both versions are walked: on hybrid systems a controller lives in one of them, and their
-    files have different names. A container may see its own group as the top, or be told a path
-    that its mount hides: folders that are not there hold no limits.
-    """
-    top, found = root / "sys/fs/cgroup", list[Path]()
-    for line in (text(root / "proc/self/cgroup") or "").splitlines():
-        _, controllers, own = [*line.split(":", 2), "", ""][:3]
-        if controllers and controller not in controllers.split(","):
-            continue
-        group = PurePosixPath(own.lstrip("/"))
-        steps = [PurePosixPath()] if ".." in group.parts else [group, *group.parents]
-        places = (top / controllers, top / controller) if controllers else (top, top / "unified")
-        found += [place / step for place in places for step in steps]
-    return tuple(dict.fromkeys(found))
-
-
 def quota_cores_ratio(root: Path) -> float | None:
     """Return the strictest CPU quota in cores (7.65), None where there is none."""
-    return min((q for group in levels(root, "cpu") if (q := _quota(group))), default=None)
+    return min((q for group in groups(root, "cpu") if (q := _quota(group))), default=None)
 
 
 def throttled_ratio(root: Path) -> float | None:
@@ -44,14 +27,14 @@ def throttled_ratio(root: Path) -> float | None:
 
     The counters run since the group was made, so this says "it happens here", not "now".
     """
-    stats = [fields(group / "cpu.stat") for group in levels(root, "cpu")]
+    stats = [fields(group / "cpu.stat") for group in groups(root, "cpu")]
     shares = [s.get("nr_throttled", 0) / s["nr_periods"] for s in stats if s.get("nr_periods")]
     return max(shares, default=None)
 
 
 def memory_limit_bytes(root: Path) -> int | None:
     """Return the strictest memory limit, None where there is none."""
-    limits = (_memory_limit(group) for group in levels(root, "memory"))
+    limits = (_memory_limit(group) for group in groups(root, "memory"))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -62,7 +45,7 @@ def memory_left_bytes(root: Path) -> int | None:
     free, as `kubectl top` and the OOM killer see it.
     """
     left = []
-    for group in levels(root, "memory"):
+    for group in groups(root, "memory"):
         limit, used = _memory_limit(group), _memory_used(group)
         if limit is not None and used is not None:
             left.append(max(0, limit - used))
@@ -75,14 +58,14 @@ def ends_as_one(root: Path) -> bool:
     It kills the largest group with this setting at or below the one whose limit is reached:
     https://docs.kernel.org/admin-guide/cgroup-v2.html, memory.oom.group.
     """
-    groups = levels(root, "memory")
-    limited = [index for index, group in enumerate(groups) if _memory_limit(group) is not None]
-    below = groups[: max(limited, default=-1) + 1]
+    levels = groups(root, "memory")
+    limited = [index for index, group in enumerate(levels) if _memory_limit(group) is not None]
+    below = levels[: max(limited, default=-1) + 1]
     return any(number(group / "memory.oom.group") == 1 for group in below)
 
 
 def _quota(group: Path) -> float | None:
-    words = (text(group / "cpu.max") or "").split()
+    words = text(group / "cpu.max").split()
     if len(words) == 2:
         quota_us, period_us = whole(words[0]), whole(words[1])
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hasten.machine.kernel_files import id_list, number, text, whole
+from hasten.kernel_files import id_list, number, text, whole
 from hasten.records import Cpu
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _sockets(root: Path, online: frozenset[int]) -> int | None:
 
 def _processors(root: Path) -> list[dict[str, str]]:
     """Return the paragraphs of /proc/cpuinfo, one per online logical CPU."""
-    paragraphs = (text(root / "proc/cpuinfo") or "").split("\n\n")
+    paragraphs = text(root / "proc/cpuinfo").split("\n\n")
     return [
         {key.strip(): value.strip() for key, _, value in pairs}
         for pairs in ([line.partition(":") for line in p.splitlines()] for p in paragraphs)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hasten.kernel_files import fields, text
 from hasten.machine import caveats
 from hasten.machine.budget import read_budget
 from hasten.machine.cgroup import (
@@ -19,7 +20,6 @@ from hasten.machine.cgroup import (
     throttled_ratio,
 )
 from hasten.machine.cpu import read_cpu, sibling_sets
-from hasten.machine.kernel_files import fields, text
 from hasten.records import Machine, Memory, Pressure
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _device_files(root: Path) -> Iterator[Path]:
 def _gpu(root: Path) -> str:
     """Return the model of the first NVIDIA GPU, as its driver tells without being started."""
     told = (text(file) for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")))
-    lines = (line for each in told if each for line in each.splitlines())
+    lines = (line for each in told for line in each.splitlines())
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("Model:"))
     return next(models, "")
 
@@ -143,12 +143,12 @@ def read_pressure(root: Path, *, thread_count: int | None) -> Pressure:
 
 def _waiting(root: Path) -> float | None:
     """Return the share of the last 10 s in which some task waited (docs.kernel.org: PSI)."""
-    some = _SOME.search(text(root / "proc/pressure/cpu") or "")
+    some = _SOME.search(text(root / "proc/pressure/cpu"))
     return float(some[1]) / 100 if some else None
 
 
 def _steal(root: Path) -> float | None:
-    words = (text(root / "proc/stat") or "").partition("\n")[0].split()
+    words = text(root / "proc/stat").partition("\n")[0].split()
     ticks = [int(word) for word in words[1 : 1 + _COLUMNS] if word.isdigit()]
     if words[:1] != ["cpu"] or len(ticks) < _COLUMNS or not sum(ticks):
         return None
@@ -156,7 +156,7 @@ def _steal(root: Path) -> float | None:
 
 
 def _load(root: Path, thread_count: int | None) -> float | None:
-    words = (text(root / "proc/loadavg") or "").split()
+    words = text(root / "proc/loadavg").split()
     try:
         return float(words[0]) / thread_count if words and thread_count else None
     except ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from hasten.protocol import Recorded
 
 NOTHING: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
+_AS_TOLD = (
+    "batches", "outlines", "orders", "structure", "samples", "losses", "losses_at", "weights",
+    "sizes", "fetch_draws", "model_draws", "gradients_taught", "overflows",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,22 +157,15 @@ def read_evidence(message: Recorded, folder: Path) -> RecordedRun:
     averages = np.split(array("averages"), borders) if shapes else []
     return RecordedRun(
         step_count=message.steps,
-        batches=tuple(message.batches),
-        outlines=tuple(tuple((a, b, c) for a, b, c in part) for part in message.outlines),
-        orders=tuple(tuple(order) for order in message.orders),
-        structure=tuple(message.structure),
-        samples=tuple(message.samples),
-        losses=tuple(message.losses),
-        losses_at=tuple(message.losses_at),
-        weights=message.weights,
-        sizes=tuple(message.sizes),
         gradients=arrays("gradients"),
         moves=arrays("moves"),
         tail=array("tail"),
         averages=tuple(zip(shapes, averages, strict=True)),
-        fetch_draws=tuple(message.fetch_draws),
-        model_draws=tuple(message.model_draws),
         fed_step_count=message.fed,
-        gradients_taught=message.gradients_taught,
-        overflows=tuple(message.overflows),
+        **{name: _frozen(getattr(message, name)) for name in _AS_TOLD},
     )
+
+
+def _frozen(value: Any) -> Any:
+    """Return what a child told with tuples in place of lists."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

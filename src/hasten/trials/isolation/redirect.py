@@ -42,9 +42,7 @@ _CHANGING = {
     "os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,),
 }  # fmt: skip
 _OPENED = "/proc/self/fd"
-_METADATA = (
-    "chmod", "utime", "chown", "setxattr", "removexattr", "lchown", "fchmod", "fchown",
-)  # fmt: skip
+_METADATA = ("chmod", "utime", "chown", "lchown", "fchmod", "fchown")
 _GLOBBER = getattr(glob, "_StringGlobber", None)
 _shadow: MergedView | None = None
 _opening = threading.local()
@@ -98,6 +96,7 @@ def _replacements(shadow: MergedView) -> Iterator[tuple[str, Callable[..., Any]]
     own: dict[str, Callable[..., Any]] = {
         "open": _os_open, "listdir": _listdir, "scandir": _scandir, "rmdir": _rmdir,
         "link": _link, "symlink": _symlink, "chdir": _chdir,
+        "setxattr": _keep_none, "removexattr": _keep_none,
     }  # fmt: skip
     for name, function in own.items():
         yield name, functools.partial(function, shadow)
@@ -193,6 +192,11 @@ def _change(shadow: MergedView, name: str, path: Any, *args: Any, **kwargs: Any)
     kwargs.pop("dir_fd", None)
     at = shadow.editing(shadow.resolve(text, follow=follow))
     return _changing(shadow, name, at)(at, *args, **kwargs)
+
+
+def _keep_none(shadow: MergedView, path: Any, *args: Any, **kwargs: Any) -> None:
+    """Answer as a disk that keeps no extended attributes, which tools that copy them expect."""
+    raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), path)
 
 
 def _change_opened(

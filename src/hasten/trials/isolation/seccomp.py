@@ -3,8 +3,8 @@
 Landlock has no right for modes, owners, times and extended attributes, so every call that changes
 them is refused with EACCES, whatever the file; so are, where the trial has no namespace
 for them, System V and POSIX messages, semaphores and shared memory, which would stay behind.
-`redirect.py` does change the metadata of files in the trial's scratch folder: it marks its calls in
-the upper half of an argument of which the kernel reads the lower half only.
+`redirect.py` does change modes, owners and times in the trial's scratch folder: it marks its calls
+in the upper half of an argument of which the kernel reads the lower half only.
 
 io_uring would bypass the filter, so it is reported as missing, as are the calls of other
 architectures.
@@ -20,12 +20,9 @@ import errno
 import os
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hasten.trials.isolation.namespaces import call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MARK = 0x75707368
 """The upper half of the first argument of a call that is permitted."""
@@ -52,7 +49,7 @@ _NUMBERS = {
 _NEW = {"fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "file_setattr": 469}
 _IO_URING = (425, 426, 427)
 _MESSAGES = ("shm", "sem", "msg", "mq_")
-_MARKABLE = ("fchmod", "fchmodat", "utimensat", "fchown", "fchownat", "fsetxattr", "fremovexattr")
+_MARKABLE = ("fchmod", "fchmodat", "utimensat", "fchown", "fchownat")
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 # What file systems are told by ioctl(2), mostly through a file that is open for reading: flags,
@@ -168,33 +165,6 @@ def lchown(path: Any, user: int, group: int) -> None:
     chown(path, user, group, follow_symlinks=False)
 
 
-def setxattr(
-    path: Any, attribute: Any, value: bytes, flags: int = 0, *, follow_symlinks: bool = True
-) -> None:
-    """Do as os.setxattr does, marked; a link is not followed, and has none."""
-    name, content = os.fsencode(attribute), bytes(value)
-    _with_file(
-        path, lambda fd: _call("fsetxattr", fd, name, content, len(content), flags, name=path)
-    )
-
-
-def removexattr(path: Any, attribute: Any, *, follow_symlinks: bool = True) -> None:
-    """Do as os.removexattr does, marked; a link is not followed, and has none."""
-    _with_file(path, lambda fd: _call("fremovexattr", fd, os.fsencode(attribute), name=path))
-
-
-def _with_file(path: Any, act: Callable[[int], None]) -> None:
-    """Open a file, act on it, and close it; a descriptor is acted on as it is."""
-    if isinstance(path, int):
-        act(path)
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    try:
-        act(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _marked(by_file: str, by_path: str, path: Any, dir_fd: int | None, *arguments: Any) -> None:
     if isinstance(path, int):
         _call(by_file, path, *arguments, name=path)
@@ -215,6 +185,6 @@ def _call(call: str, first: int, *arguments: Any, name: Any) -> None:
 
 MARKED: dict[str, Any] = {
     "chmod": chmod, "fchmod": chmod, "utime": utime, "chown": chown, "fchown": chown,
-    "lchown": lchown, "setxattr": setxattr, "removexattr": removexattr,
+    "lchown": lchown,
 } if os.uname().machine in _NUMBERS else {}  # fmt: skip
 """The calls of redirect.py by their names in `os`."""
