@@ -51,8 +51,12 @@ class Tree:
         key = (code.co_name, code.co_firstlineno)
         nodes = self._nodes.get(key, [])
         codes = [one for one in self._codes if (one.co_name, one.co_firstlineno) == key]
-        is_one = len(nodes) == len(codes) == 1  # lambdas may stand side by side
-        return nodes[0] if is_one and _same(codes[0], code) else None
+        if len(nodes) != len(codes) or not any(_same(one, code) for one in codes):
+            return None
+        if len(nodes) == 1:
+            return nodes[0]
+        holding = [node for node in nodes if _holds(_inner(node), code)]
+        return max(holding, key=lambda node: _begin(_inner(node)), default=None)
 
     def is_module(self, code: CodeType) -> bool:
         """Return whether a code object is that of the whole file."""
@@ -201,6 +205,28 @@ def text_of(node: ast.AST) -> str:
     """Return the text of a piece of code, cut to a line."""
     text = ast.unparse(node)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _inner(node: Function) -> ast.AST:
+    """Return the part of a definition that its own code is compiled from."""
+    return node.body if isinstance(node, ast.Lambda) else node
+
+
+def _begin(node: Any) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _holds(node: Any, code: CodeType) -> bool:
+    """Return whether a code object came from a part of the source; an enclosing lambda's does too.
+
+    Instructions without a position, such as the first one, tell nothing.
+    """
+    end = (node.end_lineno, node.end_col_offset)
+    places = [place for place in code.co_positions() if None not in place and any(place[2:])]
+    return bool(places) and all(
+        _begin(node) <= (line, column) and (last_line, last_column) <= end
+        for line, last_line, column, last_column in places
+    )
 
 
 def _same(left: CodeType, right: CodeType) -> bool:
