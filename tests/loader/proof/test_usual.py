@@ -64,6 +64,35 @@ class Raises(Held):
         return i
 
 
+class Chooses(Held):
+    def __getitem__(self, i):
+        if self.points[i].sum() > 3:
+            return i
+        else:  # noqa: RET505
+            raise IndexError(i)
+        self.seen.append(i)
+        return i
+
+
+class open_rows:  # noqa: N801
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *told):
+        return True
+
+
+class Swallows(Held):
+    def __getitem__(self, i):
+        with self.open():
+            return self.points[i][i]
+        self.seen.append(i)
+        return i
+
+    def open(self):
+        return open_rows()
+
+
 class Handles(Held):
     def __getitem__(self, i):
         try:
@@ -90,7 +119,7 @@ class StepScheduler(Held):
         return i
 
 
-@pytest.mark.parametrize("kind", [Modes, Returns, Raises])
+@pytest.mark.parametrize("kind", [Modes, Returns, Raises, Chooses])
 def test_what_stands_behind_a_return_that_is_always_taken_does_not_count(kind):
     assert gaps(kind) == []
 
@@ -100,7 +129,7 @@ def test_it_counts_where_another_mode_takes_it(kind, mode):
     assert gaps(kind, mode)
 
 
-@pytest.mark.parametrize("kind", [Handles, Finishes, StepScheduler])
+@pytest.mark.parametrize("kind", [Handles, Finishes, StepScheduler, Swallows])
 def test_handlers_and_what_may_be_reached_count(kind):
     assert gaps(kind)
 

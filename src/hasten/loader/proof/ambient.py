@@ -27,7 +27,8 @@ _MILD = {"ignore", "warn", "default", "once", "always", "module"}
 _TOLD = {"action", "all", "divide", "over", "under", "invalid"}
 _STORED = {"showwarning", "LOAD_TRUNCATED_IMAGES"}
 
-_OF_PROCESSES = words("active_children active_count waitpid wait3 wait4 waitid")
+_OF_ALL = words("active_children active_count waitpid wait3 wait4 waitid flags")
+"""What tells of the processes of a script, and `torch.backends.cudnn.flags`, which sets some."""
 LATE = words("import_module __import__ run_path run_module exec_module")
 _OF_MODULES = words(
     "eval train load_state_dict to half double float bfloat16 cuda cpu zero_grad requires_grad_ "
@@ -60,7 +61,7 @@ def against(node: ast.AST, scope: VariableScope, reads: Reads) -> str:
     name = called(node)
     records = name == "catch_warnings" and bool(node.keywords)
     sets = name in SETTINGS and not _is_mild(node)
-    if records or sets or name in LATE or name in _OF_PROCESSES or _is_of_backend(node):
+    if records or sets or name in LATE or name in _OF_ALL:
         return f"the script calls {name}"
     if _patches(node):
         return "the script patches what it names"
@@ -71,16 +72,6 @@ def _is_mild(node: ast.Call) -> bool:
     """Return whether a call only asks for warnings, or for none."""
     told = node.args[:1] + [one.value for one in node.keywords if one.arg in _TOLD]
     return bool(told) and all(getattr(one, "value", None) in _MILD for one in told)
-
-
-def _is_of_backend(node: ast.Call) -> bool:
-    """Return whether a call is `torch.backends.mkldnn.flags` or its like."""
-    function = node.func
-    return (
-        isinstance(function, ast.Attribute)
-        and function.attr == "flags"
-        and getattr(function.value, "attr", "") in ("mkldnn", "cudnn", "mkl", "openmp")
-    )
 
 
 def _changes_modules(node: ast.Call, scope: VariableScope, reads: Reads) -> str:
@@ -148,29 +139,22 @@ def _imports(node: ast.Import | ast.ImportFrom, scope: VariableScope) -> str:
         one.name for one in node.names]  # fmt: skip
     is_option = scope.unit.function is not None and scope.unit.frame is None
     for name in names:
-        root = name.partition(".")[0]
-        if is_option and not scope.known.moves_path and not _is_found(root):
+        places = [] if name in sys.modules else _places(name.partition(".")[0])
+        if places is None and is_option and not scope.known.moves_path:
             continue
-        if name not in sys.modules and not _is_installed(root):
+        if places is None or any(is_user_file(place) for place in places):
             return f"the script imports {name}, which is not loaded yet"
     return ""
 
 
-def _is_found(root: str) -> bool:
-    try:
-        return root in sys.modules or find_spec(root) is not None
-    except (ImportError, ValueError):
-        return True  # there is something, whatever it is
-
-
-def _is_installed(root: str) -> bool:
+def _places(root: str) -> list[str] | None:
+    """Return where a package lies, as far as it is not Python's own; None where there is none."""
     if root in sys.stdlib_module_names:
-        return True
+        return []
     try:
         spec = find_spec(root)
     except (ImportError, ValueError):
-        return False
+        return [""]  # there is something, whatever it is
     if spec is None:
-        return False
-    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-    return bool(places) and not any(is_user_file(str(one)) for one in places)
+        return None
+    return [spec.origin] if spec.origin else list(spec.submodule_search_locations or [""])

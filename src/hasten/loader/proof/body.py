@@ -7,6 +7,7 @@ import builtins
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof import containers, expressions, writes
+from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.stored_names import StoredNames
 from hasten.loader.proof.values import Value, either, live, new, sign, unknown
 
@@ -102,10 +103,9 @@ class Body:
         """Follow a whole function body; return what it may return."""
         self.names.see(statements)
         ended = self.block(statements)
-        returned = self.returned if self.names.has_yield else [*self.returned, live(None)]
-        if not self.names.has_yield and (ended or _ends(statements)):
-            returned = self.returned
-        return either(*returned) if returned else live(None)
+        if not ended and not self.names.has_yield:
+            self.returned.append(live(None))
+        return either(*self.returned) if self.returned else live(None)
 
     def block(self, statements: Sequence[ast.stmt]) -> bool:
         """Follow statements in order; return whether nothing runs after them.
@@ -120,14 +120,15 @@ class Body:
                 return True
         return False
 
-    def branches(self, *blocks: Sequence[ast.stmt]) -> None:
-        """Follow alternative blocks, one of which will run."""
-        before, ends = dict(self.variables), []
+    def branches(self, *blocks: Sequence[ast.stmt]) -> bool:
+        """Follow alternative blocks, one of which will run; return whether nothing runs after."""
+        before, ends, ended = dict(self.variables), [], True
         for block in blocks:
             self.variables = dict(before)
-            self.block(block)
+            ended &= self.block(block)
             ends.append(self.variables)
         self._join(ends)
+        return ended
 
     def _join(self, ends: Sequence[Environment]) -> None:
         names = {name for end in ends for name in end}
@@ -187,16 +188,6 @@ class Body:
                 self.assign(part, containers.member(self, value, position, target))
 
 
-def _ends(statements: Sequence[ast.stmt]) -> bool:
-    """Return whether control cannot fall off the end of a block."""
-    last = statements[-1]
-    if isinstance(last, (ast.Return, ast.Raise)):
-        return True
-    if isinstance(last, ast.If):
-        return bool(last.orelse) and _ends(last.body) and _ends(last.orelse)
-    return isinstance(last, ast.With) and _ends(last.body)
-
-
 def _return(body: Body, node: Any) -> bool:
     body.returned.append(live(None) if node.value is None else body.value(node.value))
     return True
@@ -235,8 +226,7 @@ def _expression(body: Body, node: Any) -> None:
 def _if(body: Body, node: Any) -> bool:
     known = expressions.tested(body, node.test)
     if known is None:
-        body.branches(node.body, node.orelse)
-        return False
+        return body.branches(node.body, node.orelse)
     return body.block(node.body if known else node.orelse)
 
 
@@ -260,19 +250,24 @@ def _while(body: Body, node: Any) -> None:
     body.branches(node.orelse, ())
 
 
-def _with(body: Body, node: Any) -> None:
+def _with(body: Body, node: Any) -> bool:
+    swallows = False
     for item in node.items:
         value = body.value(item.context_expr)
+        swallows |= _may_swallow(item.context_expr, value)
         value = expressions.enter(body, value, item.context_expr)
         if item.optional_vars is not None:
             body.assign(item.optional_vars, value)
-    if any(_may_swallow(item.context_expr) for item in node.items):
+    if swallows:
         body.broken(node.body)
-    else:
-        body.block(node.body)
+        return False
+    return body.block(node.body)
 
 
-def _may_swallow(node: ast.expr) -> bool:
+def _may_swallow(node: ast.expr, value: Value) -> bool:
+    """Return whether a context may end an exception, so that what follows runs."""
+    if value.kind is not None and is_user_class(value.kind):
+        return True
     name = getattr(node, "func", None)
     return getattr(name, "id", getattr(name, "attr", "")) not in ("open", "no_grad", "Pool")
 

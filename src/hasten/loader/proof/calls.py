@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import random
 import sys
-from functools import _lru_cache_wrapper as memoised
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -190,7 +189,7 @@ def call_object(body: Frame, one: Any, given: Given, *, module: str | None = Non
         given: with what, and where.
         module: the module that it was taken from, where the code says so.
     """
-    if isinstance(one, (partial, memoised)):
+    if isinstance(one, partial):
         return _wrapped(body, one, given)
     if isinstance(one, (FunctionType, MethodType)):
         return _python(body, one, given, module)
@@ -214,9 +213,6 @@ def _routine(body: Frame, one: Any, given: Given, module: str | None) -> Value:
 
 def _wrapped(body: Frame, one: Any, given: Given) -> Value:
     """Follow a call of a `partial`."""
-    if isinstance(one, memoised):
-        what = "it calls what keeps its results from one call to another"
-        return body.gap(what, given.node)
     if type(one) is not partial:
         return body.gap(f"a call of a {type(one).__name__} cannot be followed", given.node)
     named = {name: body.reads.load(value) for name, value in one.keywords.items()}

@@ -27,17 +27,6 @@ _DRAWING = (
     "random", "numpy.random", "torch", "torch.nn.functional", "torchvision.transforms.transforms",
 )  # fmt: skip
 _TOLD = {"out", "inplace", "device", "generator", "dst"}
-_CV2_TARGETS = {  # where OpenCV takes an array that it writes into
-    "resize": 2, "cvtColor": 2, "flip": 2, "rotate": 2, "warpAffine": 3, "warpPerspective": 3,
-    "blur": 2, "medianBlur": 2, "GaussianBlur": 3, "bilateralFilter": 4, "equalizeHist": 1,
-    "threshold": 4, "split": 1, "merge": 1, "addWeighted": 5, "transpose": 1, "Canny": 3,
-    "Sobel": 4, "Laplacian": 2, "dilate": 2, "erode": 2, "remap": 4, "copyMakeBorder": 6,
-    "LUT": 2, "absdiff": 2, "add": 2, "subtract": 2, "multiply": 2, "divide": 2,
-    "bitwise_and": 2, "bitwise_or": 2, "bitwise_xor": 2, "bitwise_not": 1, "normalize": 1,
-    "convertScaleAbs": 1, "filter2D": 3, "boxFilter": 3, "pyrDown": 1, "pyrUp": 1,
-    "morphologyEx": 3, "inRange": 3, "adaptiveThreshold": 6, "hconcat": 1, "vconcat": 1,
-    "distanceTransform": 3, "applyColorMap": 2,
-}  # fmt: skip
 
 
 def _homes(one: Any, module: str | None) -> set[str]:
@@ -199,7 +188,7 @@ def writes_an_argument(
         out = named.get(key)
         if out is not None and not out.fresh:
             return f"it writes into what outlives the batch ({key}=)"
-    targets = args[_CV2_TARGETS.get(name, len(args)) :] if "cv2" in homes else ()
+    targets = args[library.CV2_TARGETS.get(name, len(args)) :] if "cv2" in homes else ()
     if any(not one.fresh for one in targets):
         return "it writes into what outlives the batch (dst)"
     if any("ufunc" in home or home == "numpy" for home in homes) and _is_ufunc(name):

@@ -26,22 +26,29 @@ _OPERATORS = (
     "matmul neg or_ pos pow rshift sub truediv xor concat contains countOf getitem indexOf "
     "length_hint itemgetter attrgetter"
 )
+CV2_TARGETS = {
+    "resize": 2, "cvtColor": 2, "flip": 2, "rotate": 2, "warpAffine": 3, "warpPerspective": 3,
+    "blur": 2, "medianBlur": 2, "GaussianBlur": 3, "bilateralFilter": 4, "equalizeHist": 1,
+    "threshold": 4, "split": 1, "merge": 1, "addWeighted": 5, "transpose": 1, "Canny": 3,
+    "Sobel": 4, "Laplacian": 2, "dilate": 2, "erode": 2, "remap": 4, "copyMakeBorder": 6,
+    "LUT": 2, "absdiff": 2, "add": 2, "subtract": 2, "multiply": 2, "divide": 2,
+    "bitwise_and": 2, "bitwise_or": 2, "bitwise_xor": 2, "bitwise_not": 1, "normalize": 1,
+    "convertScaleAbs": 1, "filter2D": 3, "boxFilter": 3, "pyrDown": 1, "pyrUp": 1,
+    "morphologyEx": 3, "inRange": 3, "adaptiveThreshold": 6, "hconcat": 1, "vconcat": 1,
+    "distanceTransform": 3, "applyColorMap": 2,
+}  # fmt: skip
+"""Functions of OpenCV, with the position of the array that each writes into, if given one."""
 # Module, or a prefix with `.*`: names without effects (`*`: all), and exceptions that have some.
 _PURE: dict[str, tuple[str, str]] = {
     "math": (_ALL, ""),
     "time": ("sleep", ""),
     "operator": (_OPERATORS, ""),
     "itertools": (_ALL, ""),
-    "colorsys": (_ALL, ""),
-    "enum": (_ALL, ""),
-    "fractions": (_ALL, ""),
-    "decimal": ("Decimal", ""),
     "functools": ("reduce partial", ""),
     "string": (_ALL, ""),
     "re": ("compile match search fullmatch sub subn split findall finditer escape", ""),
     "json": ("load loads dumps", ""),
     "ast": ("literal_eval", ""),
-    "heapq": ("nlargest nsmallest", ""),
     "csv": ("reader DictReader", ""),
     "pickle": ("dumps", ""),
     "os.path": (_ALL, "get*time expandvars expanduser"),
@@ -62,7 +69,6 @@ _PURE: dict[str, tuple[str, str]] = {
     "hashlib": ("md5 sha1 sha224 sha256 sha384 sha512 blake2b blake2s openssl_* new", ""),
     "collections": (_ALL, ""),
     "bisect": ("bisect bisect_left bisect_right", ""),
-    "statistics": (_ALL, ""),
     "unicodedata": (_ALL, ""),
     "html": (_ALL, ""),
     "typing": ("cast", ""),
@@ -116,16 +122,10 @@ _PURE: dict[str, tuple[str, str]] = {
     "torchvision.tv_tensors": (_ALL, ""),
     "torchvision.tv_tensors.*": (_ALL, ""),
     "torchvision.ops.boxes": ("box_convert box_iou box_area clip_boxes_to_image", ""),
-    "cv2": (
-        "imread imdecode resize cvtColor flip rotate warpAffine warpPerspective blur medianBlur "
-        "GaussianBlur bilateralFilter getRotationMatrix2D getAffineTransform remap copyMakeBorder "
-        "equalizeHist threshold split merge addWeighted transpose Canny Sobel Laplacian dilate "
-        "erode getStructuringElement getPerspectiveTransform LUT absdiff add subtract multiply "
-        "divide bitwise_and bitwise_or bitwise_xor bitwise_not normalize convertScaleAbs filter2D "
-        "boxFilter pyrDown pyrUp morphologyEx inRange adaptiveThreshold hconcat vconcat imencode "
-        "distanceTransform applyColorMap boundingRect contourArea countNonZero getGaussianKernel",
-        "",
-    ),
+    "cv2": (" ".join(CV2_TARGETS) + " "
+            "imread imdecode getRotationMatrix2D getAffineTransform "
+            "getStructuringElement getPerspectiveTransform imencode boundingRect "
+            "contourArea countNonZero getGaussianKernel", ""),
     "scipy.ndimage.*": (_ALL, "_*"),
     "scipy.ndimage": (_ALL, ""),
     "scipy.signal.*": (_ALL, "_*"),
@@ -190,7 +190,7 @@ NOT_FLAT = words(
     "enable_grad inference_mode default_rng RandomState tolist rsplit splitlines findall "
     "iterdir glob rglob items keys values to_list to_dict elements most_common getcolors "
     "groupdict iterrows itertuples groupby get_group apply map Generator five_crop "
-    "ten_crop asarray_object merge_from getdata info exif text"
+    "ten_crop merge_from getdata info exif text"
 )
 """What makes lists and the like, which can hold anything."""
 FIRST_IS_CALLED = words(
@@ -207,10 +207,10 @@ CALLED_BY_NAME = words(
 
 _BUILTINS = words(
     "abs all any bin bool bytearray bytes callable chr complex dict divmod enumerate "
-    "filter float format frozenset getattr hasattr hash hex int isinstance issubclass "
+    "filter float format frozenset getattr hasattr hex int isinstance issubclass "
     "iter len list map max min next oct ord pow range repr reversed round set slice "
-    "sorted str sum tuple type zip object property super id memoryview"
-) - {"id", "hash"}
+    "sorted str sum tuple type zip object property super memoryview"
+)
 HOLDING = words(
     "list tuple dict set frozenset zip enumerate map filter reversed sorted partial chain islice "
     "product permutations combinations cycle repeat deque OrderedDict Counter defaultdict "
@@ -243,14 +243,14 @@ PURE_METHODS = words(
     "logical_or long lt masked_fill masked_select matmul median mm movedim mul narrow ndimension "
     "ne neg new_empty new_full new_ones new_tensor new_zeros norm numel numpy permute pow prod "
     "quantile reciprocal relu remainder repeat repeat_interleave roll rot90 rsqrt scatter select "
-    "short sigmoid sign sin size softmax sort sqrt square stack stride sub tan tanh tensor_split "
+    "short sigmoid sign sin size softmax sqrt square stack stride sub tan tanh tensor_split "
     "tile to topk tril triu true_divide type type_as unbind unfold unflatten unique unsqueeze "
     "where xor is_contiguous mv outer inner cross kron addmm addmv baddbmm logsumexp log_softmax "
     "erf expm1 asin acos atan atan2 sinh cosh trunc frac hypot count_nonzero cummax cummin "
-    "clamp_min clamp_max nelement to float16 bfloat16 cumprod_ strftime isoformat date weekday "
+    "clamp_min clamp_max nelement to float16 bfloat16 strftime isoformat date weekday "
     "isocalendar total_seconds timetuple timestamp toordinal rank corr abs between cumcount "
     "droplevel explode filter get_level_values idxmax idxmin join melt merge pivot rename round "
-    "sample_ set_index shift stack swaplevel to_datetime unstack xs equals mode rolling ffill "
+    "set_index shift stack swaplevel to_datetime unstack xs equals mode rolling ffill "
     "bfill interpolate tz_localize cat bitwise_and bitwise_or index_fill index_add index_copy "
     "fill_diagonal "
     # of pictures
@@ -260,17 +260,17 @@ PURE_METHODS = words(
     # of tables
     "iterrows itertuples to_numpy to_dict to_list head tail isin isna isnull notna notnull "
     "fillna dropna drop assign groupby get_group reset_index sort_values iteritems nunique "
-    "value_counts sample_ first last str_ agg aggregate apply applymap map "
+    "value_counts first last agg aggregate apply applymap map "
     # of files that were opened for the batch, of archives and of XML
     "iter findtext getroot getparent readable getvalue __len__ __getitem__ __contains__ __iter__ "
     "__next__ __enter__ __exit__ __float__ __int__ nnz toarray todense"
-) - {"sample_", "str_", "sort"}
+)
 """Methods that change nothing. Their result may be a view."""
 
 COPYING_METHODS = words(
     "copy clone tolist item tobytes convert resize rotate sum mean std var max min prod "
-    "argmax argmin argsort float_ dot matmul mm bmm cumsum norm join format replace lower "
-    "upper encode decode to_numpy_ stack index_select masked_fill gather scatter "
+    "argmax argmin argsort dot matmul mm bmm cumsum norm join format replace lower "
+    "upper encode decode stack index_select masked_fill gather scatter "
     "new_tensor new_zeros new_ones new_full histogram getbbox getextrema entropy size "
     "numel nelement dim read_text read_bytes abs add sub mul div pow exp log sqrt clamp clip "
     "repeat tile roll crop count index find startswith endswith strip value_counts nunique "

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import sys
 from itertools import islice
-from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.loader.proof.aliases import aliases_in, container_of
@@ -478,19 +477,12 @@ def _is_called(node: ast.AST | None, frame: FrameType) -> bool:
 
 _PRINTING = ("write", "flush")
 _METHODS = (FunctionType, staticmethod, classmethod, property)
-_KINDS = (
-    object, type, int, float, complex, str, bytes, list, dict, set, tuple, memoryview, property,
-    BaseException, FunctionType, ModuleType, GeneratorType, CoroutineType, AsyncGeneratorType,
-)  # fmt: skip
-_SPECIAL = {name for kind in _KINDS for name in dir(kind)} | words(
-    "__getattr__ __del__ __enter__ __exit__ __aenter__ __aexit__ __missing__ __instancecheck__ "
-    "__subclasscheck__ __set_name__ __class_getitem__ __prepare__ __mro_entries__ __fspath__ "
-    "__length_hint__ __copy__ __deepcopy__ __setstate__ __getnewargs__ __getnewargs_ex__ "
-    "__buffer__ __release_buffer__ __bytes__ __matmul__ __rmatmul__ __imatmul__ __iadd__ __isub__ "
-    "__imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__ __ilshift__ "
-    "__irshift__ __getitems__ __post_init__ __match_args__ __conform__ __adapt__"
+_SPECIAL = words(
+    "__init_subclass__ __set_name__ __class_getitem__ __mro_entries__ __length_hint__ "
+    "__getnewargs_ex__ __reduce_ex__ __release_buffer__ __post_init__ __match_args__ "
+    "__suppress_context__ __text_signature__ __type_params__ __static_attributes__"
 )
-"""Methods that Python or torch calls without being told."""
+"""Of the methods that Python calls without being told, those of several words."""
 
 
 def overriding_methods() -> set[tuple[str, str]]:
@@ -522,11 +514,8 @@ def is_special(name: str) -> bool:
     """Return whether a method may be called without being named: by Python or by some library."""
     if not (name.startswith("__") and name.endswith("__")):
         return False
-    torchs = getattr(sys.modules.get("torch"), "Tensor", object)
-    numpys = getattr(sys.modules.get("numpy"), "ndarray", object)
     return (
         name in _SPECIAL
         or "_" not in name.strip("_")
-        or hasattr(torchs, name)
-        or (hasattr(numpys, name) or name.startswith(("__array", "__torch", "__cuda", "__dlpack")))
+        or name.startswith(("__array", "__torch", "__cuda", "__dlpack"))
     )

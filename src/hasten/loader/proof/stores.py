@@ -118,17 +118,15 @@ class Writes:
 
     def _look(self, scope: VariableScope) -> None:
         for node in scope.nodes:
+            self._bound(node, scope)
             if isinstance(node, ast.Attribute):
                 self._attribute(node, scope)
             elif isinstance(node, ast.Name):
                 self._name(node, scope)
             elif isinstance(node, ast.Call):
                 self._call(node, scope)
-            elif isinstance(node, (ast.Global, ast.Nonlocal)):
-                self._declared(node, scope)
             elif isinstance(node, (ast.Subscript, ast.AugAssign)):
                 self._written_into(node, scope)
-            self._bound(node, scope)
             if what := ambient.against(node, scope, self._reads):
                 self._gap(ProofReason.UNWRITTEN, what, node, scope)
 
@@ -148,7 +146,10 @@ class Writes:
         bound = set(stored_by(node))
         if isinstance(node, ast.ClassDef):
             bound.add(node.name)
-        if unit.function is None and not isinstance(node, ast.Name):
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            bound = set(node.names)
+            read = self._variables if isinstance(node, ast.Global) else self._reads.enclosed
+        elif unit.function is None:
             read = self._variables
         elif unit.function is not None and unit.frame is not None:
             read = self._reads.enclosed & set(unit.frame.f_code.co_cellvars)
@@ -168,12 +169,6 @@ class Writes:
         if scope.is_read(target):
             what = f"the script writes into {text_of(target)}, which items may read"
             self._gap(ProofReason.OWNED, what, node, scope)
-
-    def _declared(self, node: ast.Global | ast.Nonlocal, scope: VariableScope) -> None:
-        read = self._variables if isinstance(node, ast.Global) else self._reads.enclosed
-        if named := read & set(node.names):
-            what = f"the script sets {min(named)}, which items read"
-            self._gap(ProofReason.UNWRITTEN, what, node, scope)
 
     def _attribute(self, node: ast.Attribute, scope: VariableScope) -> None:
         stored = not isinstance(node.ctx, ast.Load)
@@ -232,9 +227,6 @@ class Writes:
         stored = not isinstance(node.ctx, ast.Load)
         if node.id in _HIDDEN and (scope.unit.path, node.id) not in self._functions:
             self._gap(ProofReason.UNWRITTEN, f"the script uses {node.id}", node, scope)
-        elif stored and scope.unit.function is None and node.id in self._variables:
-            what = f"the script sets {node.id}, which items read"
-            self._gap(ProofReason.UNWRITTEN, what, node, scope)
         elif not scope.is_content(node.id):
             return
         elif isinstance(scope.parents.get(id(node)), ast.AugAssign) or (

@@ -31,11 +31,6 @@ def call_instance(body: Frame, one: Any, given: Given) -> Value:
     if not is_user_class(kind):
         if library.is_transform(kind):
             return _transform(body, one, given)
-        if kind.__module__ == "operator" and kind.__name__ == "itemgetter":
-            holds = any(map(body.reads.holds, given.args))
-            for value in given.args:
-                operators.implied(body, value, given.node)
-            return Value(None, fresh=not holds, shares=holds)
         return body.gap(f"it calls {kinds.shown(one)}", given.node)
     body.reads.load(one)
     call = attribute_of(kind, "__call__")

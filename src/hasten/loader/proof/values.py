@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import decimal
-import fractions
 import pathlib
 import re
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -24,7 +22,7 @@ _NUMERIC = ("float", "int", "uint", "bool", "complex", "double", "f", "i", "u", 
 _MOST_ATOMS = 64
 _ATOMIC: set[type] = {
     int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented), range,
-    re.Pattern, decimal.Decimal, fractions.Fraction, datetime.datetime, datetime.date,
+    re.Pattern, datetime.datetime, datetime.date,
     datetime.time, datetime.timedelta, pathlib.PosixPath, pathlib.PurePosixPath,
     pathlib.WindowsPath, pathlib.PureWindowsPath,
 }  # fmt: skip

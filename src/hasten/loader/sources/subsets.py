@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,20 +25,6 @@ if TYPE_CHECKING:
 _INTEGERS = {int}
 _METHODS = ("__getitem__", "__getitems__", "__len__", "__getattr__")
 _SEQUENCES = (list, tuple, range)
-
-
-class Part(NamedTuple):
-    """Rows of one leaf in a batch.
-
-    Attributes:
-        leaf: the dataset below the views.
-        positions: which of its rows: 1-D, int64, on the CPU; negative ones count from the end.
-        places: which rows of the batch they are; None if they are all of them, in this order.
-    """
-
-    leaf: Any
-    positions: Any
-    places: Any
 
 
 def untouched(dataset: Any) -> bool:
@@ -185,42 +170,6 @@ def _translated(own: Any, indices: Any) -> Any:
     return torch.from_numpy(own[positions.numpy()])
 
 
-def locate(dataset: Any, indices: Any) -> list[Part]:
-    """Return which rows of which leaves make up a batch; it raises what `assemble` does."""
-    from torch.utils.data import ConcatDataset, Subset
-
-    while type(dataset) is Subset:
-        indices = _translated(dataset.indices, indices)
-        dataset = dataset.dataset
-    positions = positions_of(indices)
-    if type(dataset) is ConcatDataset:
-        return _split(dataset, positions)
-    return [Part(dataset, positions, None)]
-
-
-def _split(concat: Any, positions: Any) -> list[Part]:
-    ends = concat.cumulative_sizes
-    ascending, order = positions.sort()  # so that rows of one member are adjacent
-    row_indices = ascending.tolist()
-    if row_indices[0] < 0 or row_indices[-1] >= ends[-1]:
-        return _split(concat, within(positions, ends[-1]))
-    member, last = bisect_right(ends, row_indices[0]), bisect_right(ends, row_indices[-1])
-    if member == last:
-        return locate(concat.datasets[member], positions - (ends[member - 1] if member else 0))
-    found: list[Part] = []
-    start, count = 0, len(row_indices)
-    while start < count:
-        member = bisect_right(ends, row_indices[start])
-        stop = bisect_left(row_indices, ends[member], start)
-        rows = ascending[start:stop] - (ends[member - 1] if member else 0)
-        places = order[start:stop]
-        for part in locate(concat.datasets[member], rows):
-            inner = part.places
-            found.append(part._replace(places=places if inner is None else places[inner]))
-        start = stop
-    return found
-
-
 def assemble(dataset: Any, indices: Any, rows: Callable[[Any, Any], Any]) -> Any:
     """Return a batch that is read from the leaves below torch's views.
 
@@ -235,13 +184,25 @@ def assemble(dataset: Any, indices: Any, rows: Callable[[Any, Any], Any]) -> Any
         IndexError: an index lies outside.
         TypeError: the indices, or what several leaves return, are not of one kind.
     """
-    parts = locate(dataset, indices)
-    if len(parts) == 1:
-        return rows(parts[0].leaf, parts[0].positions)
     import torch
+    from torch.utils.data import ConcatDataset, Subset
 
-    order = torch.cat([part.places for part in parts]).argsort()
-    return _joined([rows(part.leaf, part.positions) for part in parts], order)
+    while type(dataset) is Subset:
+        indices = _translated(dataset.indices, indices)
+        dataset = dataset.dataset
+    positions = positions_of(indices)
+    if type(dataset) is not ConcatDataset:
+        return rows(dataset, positions)
+    ends = dataset.cumulative_sizes
+    positions = within(positions, ends[-1])
+    members = torch.bucketize(positions, torch.tensor(ends, device="cpu"), right=True)
+    batches, places = [], []
+    for member in sorted(set(members.tolist())):
+        place = (members == member).nonzero().flatten()
+        own = positions[place] - (ends[member - 1] if member else 0)
+        batches.append(assemble(dataset.datasets[member], own, rows))
+        places.append(place)
+    return batches[0] if len(batches) == 1 else _joined(batches, torch.cat(places).argsort())
 
 
 class ByRows:
