@@ -7,7 +7,6 @@ from rich.console import Console
 
 from hasten.cli.streams import SPELT_OUT
 from hasten.records import Comparison, Interval, Pair, Plan, Verdict
-from hasten.report.bars import Whisker
 from hasten.report.progress import Style, View, choose
 
 PAIR = Pair(baseline_s=1.1, candidate_s=1.0, baseline_first=True)
@@ -232,24 +231,6 @@ def test_a_screen_that_is_left_gives_the_cursor_back(profile, diagnosis):
     written = paper.file.getvalue()
     assert "\x1b[?25l" in written
     assert "\x1b[?25h" in written.rpartition("\x1b[?25l")[2]
-
-
-@pytest.mark.parametrize(
-    ("speedup", "drawn"),
-    [
-        ((1.01, 1.12, 1.24), "0.8x ----------|====o===== 1.25x"),
-        ((0.8, 0.8, 0.8), "0.8x o---------|---------- 1.25x"),
-        ((0.01, 1.0, 100.0), "0.8x ==========o========== 1.25x"),
-        ((0.5, 1.6, 9.0), "0.5x ==========|======o=== 2x"),
-        ((1.0, 500.0, 900.0), "0.008x ----------|=========o 125x"),
-    ],
-)
-def test_a_speed_up_is_drawn_with_its_interval(speedup, drawn):
-    paper = console()
-    low, mid, high = speedup
-    whisker = Whisker(speedup=Interval(low_ratio=low, mid_ratio=mid, high_ratio=high), width=21)
-    (text,) = whisker.__rich_console__(paper, paper.options.update_width(80))
-    assert text.plain.translate(str.maketrans("─━●┼", "-=o|")) == drawn
 
 
 def test_the_screen_is_gone_when_an_error_passes():

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hasten.report import findings, steps
-from hasten.report.bars import Gauge, Whisker
+from hasten.report.bars import Gauge
 from hasten.report.layout import prose
 from hasten.report.wording import interval
 from hasten.units import counted, duration, times
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hasten.records import Diagnosis, Interval, Plan, Profile
 
 KEPT_FACTS, SHOWN_FINDINGS = 5, 3
-GAUGE_WIDTH, WHISKER_WIDTH = 30, 41
+GAUGE_WIDTH = 30
 _STOP = "Ctrl-C ends the search and keeps the best so far"
 
 
@@ -97,10 +97,8 @@ def _race(screen: LiveScreen) -> list[tuple[str, RenderableType]]:
     if screen.race is None:
         return []
     named = ("race", prose(race_name(*screen.race)))
-    if screen.speedup is None:
-        return [named, ("", Text("no pair yet", "dim"))]
-    axis = Whisker(speedup=screen.speedup, width=WHISKER_WIDTH)
-    return [named, ("", Text(screen.evidence)), ("", axis)]
+    seen = Text(screen.evidence) if screen.evidence else Text("no pair yet", "dim")
+    return [named, ("", seen)]
 
 
 @dataclass(frozen=True, slots=True)
