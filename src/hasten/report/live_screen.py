@@ -137,6 +137,6 @@ def race_name(baseline: Plan, candidate: Plan) -> str:
     names = candidate.differing(baseline)
     if not names:
         return f"{candidate} against itself" if candidate.settings else "the script against itself"
-    common = frozenset(name for name, _ in candidate.settings) - names
+    common = candidate.levers - names
     behind = f", both with {candidate.only(common)}" if common else ""
     return f"{candidate.only(names)} against {baseline.only(names)}{behind}"

@@ -65,7 +65,6 @@ class SavedPlan:
     script_hash: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     entry: Entry | None = None
-    schema: int = SCHEMA
     envelope: LossEnvelope | None = None
     state: State | None = None
     assumed: frozenset[str] = frozenset()
@@ -128,7 +127,7 @@ def read_plan(path: Path) -> SavedPlan:
     try:
         lever.check_plan(saved.plan)
     except PlanError as error:
-        is_known = dict(saved.plan.settings).keys() <= set(lever.names())
+        is_known = saved.plan.levers <= set(lever.names())
         remedy = error.remedy if is_known else f"Delete it from [plan] there. {REDO}"
         raise PlanError(f"{path}: {error.problem}", remedy=remedy) from None
     lever.check_assumptions(saved.assumed)
