@@ -156,9 +156,9 @@ class Chart:
         elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
             self.assignments.append(Site(scope=scope, node=node))
         for target in targets(node):
-            scope.bound.update(_bound_names(target))
+            scope.bound.update(_written(target))
             if isinstance(node, cst.For):
-                scope.looped.update(_bound_names(target))
+                scope.looped.update(_written(target))
 
     def _note_import(self, node: cst.Import | cst.ImportFrom, source: SourceFile) -> None:
         names = _imported_names(node, source)
@@ -328,8 +328,9 @@ def names_in(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     if dotted(node):
         yield node
         return
+    own = getattr(node, "attr" if isinstance(node, cst.Attribute) else "keyword", None)
     for child in _children(node):
-        if not isinstance(node, cst.Attribute) or child is not node.attr:
+        if child is not own:
             yield from names_in(child)
 
 
@@ -362,14 +363,6 @@ def targets(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield node.target
     elif isinstance(node, cst.WithItem) and node.asname is not None:
         yield node.asname.name  # that of an import is no binding of this kind
-
-
-def _bound_names(target: cst.CSTNode) -> Iterator[str]:
-    if isinstance(target, cst.Name):
-        yield target.value
-    elif isinstance(target, cst.Tuple | cst.List):
-        for element in target.elements:
-            yield from _bound_names(element.value)
 
 
 def _written(target: cst.CSTNode) -> Iterator[str]:
