@@ -125,13 +125,11 @@ class Events:
         """Report the best plan so far."""
         self._tell("incumbent", dict(plan.settings))
 
-    def known(self, text: str) -> None:
-        """Report a fact."""
+    def note(self, text: str) -> None:
+        """Report a fact or a message."""
         self._tell("note", text)
 
-    def note(self, text: str) -> None:
-        """Report a message."""
-        self._tell("note", text)
+    known = note
 
     def result(self, found: Mapping[str, Any], files: Sequence[Path] = ()) -> None:
         """Report the result, as `--json` writes it, and the files that were written."""

@@ -183,8 +183,6 @@ def _append(descriptor: int, line: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows cannot open a folder
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
