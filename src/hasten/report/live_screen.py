@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from hasten.records import Diagnosis
 from hasten.report import findings, steps
 from hasten.report.bars import Gauge
 from hasten.report.layout import prose
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType
 
-    from hasten.records import Diagnosis, Interval, Plan, Profile
+    from hasten.records import Interval, Plan, Profile
 
 KEPT_FACTS, SHOWN_FINDINGS = 5, 3
 GAUGE_WIDTH = 30
@@ -39,7 +40,7 @@ class LiveScreen:
     stage: str = ""
     detail: str = ""
     profile: Profile | None = None
-    diagnosis: Diagnosis | None = None
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
     race: tuple[Plan, Plan] | None = None
     pair_count: int = 0
     speedup: Interval | None = None
@@ -81,8 +82,7 @@ def _parts(screen: LiveScreen) -> list[tuple[str, RenderableType]]:
         parts.append(("", _Cut(screen.detail)))
     if screen.profile is not None:
         parts += [("script", Text(steps.speed(screen.profile))), ("", steps.stack(screen.profile))]
-    found = screen.diagnosis.findings[:SHOWN_FINDINGS] if screen.diagnosis else ()
-    for index, finding in enumerate(found):
+    for index, finding in enumerate(screen.diagnosis.findings[:SHOWN_FINDINGS]):
         said = f"{findings.cost(finding):>5}  {finding.name}: {finding.remedy}"
         parts.append(("slow by" if index == 0 else "", _Cut(said)))
     if screen.leading:

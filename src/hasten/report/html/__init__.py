@@ -94,7 +94,7 @@ def _seen(found: Profiling | Tuning, tuning: Tuning | None) -> dict[str, Any]:
     return {
         "findings": sections.findings(diagnosis, workload, tuning),
         "hot_lines": sections.hot_lines(diagnosis, workload),
-        "course": curves.course(diagnosis.steps) if diagnosis else None,
+        "course": curves.course(diagnosis.steps),
         "machine": sections.machine(found.machine),
         "caveats": found.machine.caveats,
     }
