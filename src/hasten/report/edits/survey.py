@@ -126,7 +126,7 @@ class Chart:
         self._note(node, scope)
         for child in _children(node):
             self.parents[id(child)] = node
-            self._walk(child, self._opened(child, scope) if _opens(child) else scope)
+            self._walk(child, self._opened(child, scope) if isinstance(child, _Defined) else scope)
 
     def _opened(self, node: cst.CSTNode, scope: SourceScope) -> SourceScope:
         defined = cast("_Defined", node)
@@ -349,10 +349,6 @@ def binds(node: cst.CSTNode, names: frozenset[str]) -> bool:
 def mentions(node: cst.CSTNode, name: str) -> bool:
     """Return whether a name, plain or dotted, is used within a node."""
     return any(f"{dotted(used)}.".startswith(f"{name}.") for used in names_in(node))
-
-
-def _opens(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.FunctionDef | cst.ClassDef)
 
 
 def targets(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
