@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from hasten.records import Outcome
-from hasten.report import pages
 from hasten.report.layout import indented, prose
 from hasten.report.wording import interval
 from hasten.units import percent
@@ -32,8 +31,8 @@ def told(diagnosis: Diagnosis, tuning: Tuning | None = None) -> list[RenderableT
         parts.append(indented(prose(remedy(finding, tuning), "cyan")))
         parts += [indented(prose(place(one), "dim")) for one in finding.places[:_SHOWN_PLACES]]
     if diagnosis.findings:
-        named = diagnosis.findings[0].name
-        parts.append(prose(f"Why, and limits: {pages.command(named)}", "dim"))
+        more = f"Why, and limits: hasten findings {diagnosis.findings[0].name}"
+        parts.append(prose(more, "dim"))
     return parts
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from hasten.records import Verdict
 from hasten.report.html import shapes
-from hasten.report.wording import SAYS_NOTHING_RATIO, interval
+from hasten.report.wording import interval
 from hasten.units import counted, duration, times
 
 if TYPE_CHECKING:
-    from hasten.records import Comparison, Interval, Tuning
+    from hasten.records import Comparison, Tuning
 
 
 VERDICTS = {
@@ -32,7 +32,7 @@ def strips(tuning: Tuning) -> SimpleNamespace | None:
     if not any(seen.pairs for seen in known):
         return None
     logs = [pair.log_ratio for seen in known for pair in seen.pairs]
-    sure = [seen.speedup for seen in known if seen.speedup and _tells(seen.speedup)]
+    sure = [seen.speedup for seen in known if seen.speedup and not seen.speedup.says_nothing]
     ends = [log(ratio) for one in sure for ratio in (one.low_ratio, one.high_ratio)]
     scale = shapes.ratio_span(logs, always=ends)
     return SimpleNamespace(
@@ -60,10 +60,6 @@ def change(seen: Comparison) -> tuple[str, str]:
     return f"{len(named)} levers together", f"{whole}: "
 
 
-def _tells(ratio: Interval) -> bool:
-    return ratio.high_ratio / ratio.low_ratio < SAYS_NOTHING_RATIO
-
-
 def _strip(seen: Comparison, name: str, spelt: str = "", *, scale: shapes.Scale) -> SimpleNamespace:
     verdict = VERDICTS[seen.verdict]
     if seen.speedup is None:
@@ -82,7 +78,7 @@ def _strip(seen: Comparison, name: str, spelt: str = "", *, scale: shapes.Scale)
         detail=detail,
         dots=shapes.dots(inside),
         strays=shapes.dots(strays),
-        band=tuple(shapes.ratio_at(scale, end) for end in ends) if _tells(speedup) else (),
+        band=() if speedup.says_nothing else [shapes.ratio_at(scale, end) for end in ends],
         message=f"{name}: {verdict}, {figure}; {detail}.",
     )
 

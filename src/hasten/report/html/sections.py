@@ -183,7 +183,7 @@ def _card(
             SimpleNamespace(place=_path(place, workload), source=place.source)
             for place in found.places
         ],
-        more=pages.command(found.name),
+        more=f"hasten findings {found.name}",
     )
 
 
