@@ -21,7 +21,7 @@ from figures import machine_line
 
 from hasten import search, session
 from hasten.lever import ScriptContext
-from hasten.records import LEAST_RATIO, Entry, Plan, Scope, Workload
+from hasten.records import Diagnosis, Entry, Plan, Scope, Workload
 from hasten.search.proposal import Kind
 from hasten.session.candidates import find_candidates
 from hasten.session.observe import observe
@@ -76,7 +76,7 @@ def sweep(
         traits = runner.facts(Plan()).traits
         context = ScriptContext(machine=facts, baseline=baseline, traits=traits)
         candidates, _ = find_candidates(
-            context, options, least_ratio=LEAST_RATIO, begun=search.SearchStarted()
+            context, options, begun=search.SearchStarted(), diagnosis=Diagnosis()
         )
         choices = [[0, *one.settings[:settings_count]] for one in candidates]
         plans = [

@@ -49,7 +49,6 @@ OTHERS_OF_THE_NAME = {
 LONGEST_FILE, LONGEST_FUNCTION = 800, 60
 MOST_PARTS = 15  # methods, or attributes that it sets
 LARGER = {
-    "Events": "a method for each event of the stream",
     "MergedView": "a method for each function of os that trials may call",
     "Races": "each race of a tuning, and what it costs",
     "SearchDriver": "the story of a search",

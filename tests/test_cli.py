@@ -71,7 +71,7 @@ class Session(ModuleType):
         self.interrupted = False
         self.speedup = Interval(low_ratio=1.1, mid_ratio=1.2, high_ratio=1.3)
         self.error = None
-        self.diagnosis = None
+        self.diagnosis = Diagnosis()
 
     def note(self, *call):
         self.calls.append(call)
@@ -91,7 +91,7 @@ class Session(ModuleType):
         view.stage("Watching")
         return Profiling(
             machine=self.machine, workload=workload, profile=PROFILE,
-            diagnosis=self.diagnosis or Diagnosis(),
+            diagnosis=self.diagnosis,
             notes=("A note.",),
         )  # fmt: skip
 

@@ -94,7 +94,9 @@ def example(kind):
     values = {
         "plans": (PlanOrder(settings={"a": True, "b": 2}), PlanOrder(settings={})),
         "turns": (Turn(0, 1, 2, True), Turn(1, 0, 3, False)),
-        "first_pass_s": [1.0, 0.5],
+        "first_pass_s": (1.0, 0.5),
+        "usage": {"cpu_s": 1.0},
+        "health": {"losses": [1.0]},
         "traits": TRAITS,
     }
     made = {}

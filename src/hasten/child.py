@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _TRACKERS = {"wandb": ("", "init", "disabled"), "neptune": ("Run", "__init__", "debug")}
 """The class and the function by which each begins a run, and the mode that records nothing."""
+_CAREFUL = ("on_optimizer", "on_update", "on_root", "on_training")
 _ON_ITS_OWN = protocol.RunTurns(turns=(protocol.Turn(0, 0, protocol.ENDLESS_COUNT, False),))
 """What a process does that the parent does not follow."""
 
@@ -50,7 +51,12 @@ class LeverOmissions:
         self.excuse = excuse
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.itself, name)
+        """Return what the training offers; where an action of `_CAREFUL` raises, it is skipped.
+
+        The optimizer or the module then stays as it is, and nothing else is set.
+        """
+        offered = getattr(self.itself, name)
+        return (lambda act: offered(self._excused(act))) if name in _CAREFUL else offered
 
     def _excused(self, act: Callable[..., Any], instead: Any = None) -> Callable[..., Any]:
         """Return `act`, which answers `instead` where it raises."""
@@ -63,10 +69,6 @@ class LeverOmissions:
                 return instead
 
         return careful
-
-    def on_optimizer(self, apply: Callable[[Any], Any]) -> Any:
-        """As `Training`; an optimizer for which `apply` raises stays as it is."""
-        return self.itself.on_optimizer(self._excused(apply))
 
     def on_options(self, choose: Callable[[Any], Any]) -> Any:
         """As `Training`; an optimizer for which `choose` raises keeps the script's options.
@@ -91,14 +93,6 @@ class LeverOmissions:
 
         return self.itself.on_options(told)
 
-    def on_update(self, judge: Callable[..., Any]) -> Any:
-        """As `Training`; where `judge` raises, the step is made."""
-        return self.itself.on_update(self._excused(judge))
-
-    def on_root(self, apply: Callable[[Any], Any]) -> Any:
-        """As `Training`; a module for which `apply` raises stays as it is."""
-        return self.itself.on_root(self._excused(apply))
-
     def on_phase(self, enter: Callable[[Any], Any]) -> Any:
         """As `Training`; where `enter` or what it returned raises, the phase goes on as it is."""
         entered = self._excused(enter)
@@ -108,10 +102,6 @@ class LeverOmissions:
             return None if leave is None else self._excused(leave)
 
         return self.itself.on_phase(careful)
-
-    def on_training(self, apply: Callable[[], Any]) -> Any:
-        """As `Training`; where `apply` raises nothing is set."""
-        return self.itself.on_training(self._excused(apply))
 
 
 class AppliedLevers:

@@ -115,6 +115,11 @@ TRIAL_FAILURES = (ScriptFailed, IsolationFailed, ChildLost)
 """The errors that a trial under a plan may end with although the unmodified script works."""
 
 
+def reason_of(error: OSError) -> str:
+    """Return what the kernel refused, as part of a sentence."""
+    return (error.strerror or str(error)).lower()
+
+
 def choice(name: str, known: Iterable[str]) -> str:
     """Return the remedy for an unknown name: the closest known name, or all of them.
 

@@ -6,12 +6,12 @@ Standard library only: the child runs in the user's process.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping  # noqa: TC003  a field is read by its name
+from collections.abc import Mapping  # noqa: TC003  the type of fields
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from hasten.records import Setting, Traits
+from hasten.records import Setting, Traits  # noqa: TC001  the same
 from hasten.records.codec import revive
 
 VERSION = 10
@@ -93,16 +93,8 @@ class Order:
             ValueError: it is not an order of this release.
         """
         try:
-            found = json.loads(text)
-            recording = found.pop("recording", None)
-            return cls(
-                **found
-                | {
-                    "mode": Mode(found["mode"]),
-                    "assumed": tuple(found.get("assumed", ())),
-                    "recording": None if recording is None else RecordingSpec(**recording),
-                }
-            )
+            order: Order = revive(cls, json.loads(text))
+            return order
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"no order of this release: {error}") from error
 
@@ -340,13 +332,7 @@ def decode(line: bytes) -> tuple[Message, int | None]:
     version, kind, pid = (found.pop(name, None) for name in ("v", "kind", "pid"))
     if version != VERSION or kind not in _KINDS:
         raise ValueError(f"protocol {version!r}, message {kind!r}")
-    if "plans" in found:
-        found["plans"] = tuple(PlanOrder(**plan) for plan in found["plans"])
-    if kind == RunTurns.__name__:
-        found["turns"] = tuple(Turn(*turn) for turn in found["turns"])
     try:
-        if kind == TraitsRead.__name__:
-            found["traits"] = revive(Traits, found["traits"])
-        return _KINDS[kind](**found), pid
+        return revive(_KINDS[kind], found), pid
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"message {kind!r}: {error}") from error

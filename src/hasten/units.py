@@ -1,4 +1,4 @@
-"""Numbers as text: the only place where units are converted."""
+"""Numbers as text, and versions as numbers: the only place where units are converted."""
 
 from __future__ import annotations
 
@@ -120,3 +120,13 @@ def times(ratio: float) -> str:
     '1.23x'
     """
     return f"{ratio:.2f}x"
+
+
+def reaches(version: object, least: tuple[int, int]) -> bool:
+    """Return whether a version is at least a given release; False if it is unknown.
+
+    >>> reaches("2.13.0+cpu", (2, 9)), reaches("2.8.1", (2, 9)), reaches("", (2, 9))
+    (True, False, False)
+    """
+    found = re.match(r"(\d+)\.(\d+)", str(version))
+    return found is not None and (int(found[1]), int(found[2])) >= least

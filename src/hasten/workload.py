@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.errors import ScriptFailed, UsageError
+from hasten.errors import ScriptFailed, UsageError, reason_of
 from hasten.records import Entry, Workload
 
 if TYPE_CHECKING:
@@ -115,9 +115,8 @@ def _check_file(name: str) -> None:
             remedy = f"If it is a program, put -- before it: `hasten tune -- {name} ...`."
         raise UsageError(f"Cannot find the script {name}.", remedy=remedy) from error
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        remedy = "Name a script that you may read."
-        raise UsageError(f"Cannot read the script {name}: {reason}.", remedy=remedy) from error
+        problem = f"Cannot read the script {name}: {reason_of(error)}."
+        raise UsageError(problem, remedy="Name a script that you may read.") from error
     if stat.S_ISDIR(mode) and not Path(name, "__main__.py").is_file():
         raise UsageError(f"{name} is a folder.", remedy="Name the script that trains.")
     if not os.access(name, os.R_OK):

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from hasten.errors import UsageError
+from hasten.records import Diagnosis
 from hasten.report import findings, pages
 
 NAMES = ("gc-pauses",)
@@ -56,4 +57,4 @@ def test_the_report_names_the_page_of_the_costliest_finding(diagnosis):
         for part in findings.told(diagnosis):
             console.print(part)
     assert f"hasten findings {diagnosis.findings[0].name}" in capture.get()
-    assert findings.told(None) == []
+    assert findings.told(Diagnosis()) == []

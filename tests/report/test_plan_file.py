@@ -107,7 +107,6 @@ def test_a_plan_comes_back_as_it_was(saved, tuning):
     assert saved.plan == tuning.plan
     assert saved.command == tuning.workload.argv
     assert saved.entry is Entry.SCRIPT
-    assert saved.schema == 1
     assert saved.machine == {
         "cpu": "AMD EPYC 9V74 80-Core Processor",
         "cores": 2,

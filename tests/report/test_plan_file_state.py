@@ -90,7 +90,7 @@ def test_a_plan_that_was_found_beside_other_processes_says_so_with_the_remedy(pa
     waits = Plan().with_lever("channels_last", True).with_lever("omp_wait_policy", "short")
     tuning = change(replace(tuning, plan=waits))
     usual = plan_file.doubts(write(path, replace(tuning, diagnosis=beside(0.05))))
-    assert usual == plan_file.doubts(write(path, replace(tuning, diagnosis=None)))
+    assert usual == plan_file.doubts(write(path, replace(tuning, diagnosis=Diagnosis())))
     *rest, told = plan_file.doubts(write(path, replace(tuning, diagnosis=beside(0.3))))
     assert tuple(rest) == usual
     assert told.message == (

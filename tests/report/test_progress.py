@@ -6,9 +6,8 @@ import pytest
 from rich.console import Console
 
 from hasten.cli.streams import SPELT_OUT
-from hasten.records import Comparison, Interval, Pair, Plan, Verdict
-from hasten.report.bars import Whisker
-from hasten.report.progress import Style, View, choose
+from hasten.records import Comparison, Interval, Pair, Plan, Progress, Verdict
+from hasten.report.progress import View, choose
 
 PAIR = Pair(baseline_s=1.1, candidate_s=1.0, baseline_first=True)
 GAIN = Interval(low_ratio=1.01, mid_ratio=1.123, high_ratio=1.24)
@@ -36,7 +35,7 @@ def told(view_console):
 
 def test_one_plain_line_per_event():
     paper, clock = console(), Clock()
-    with View(paper, style=Style.PLAIN, budget_s=60, clock=clock) as view:
+    with View(paper, style=Progress.PLAIN, budget_s=60, clock=clock) as view:
         view.stage("Watching the script", "train.py")
         clock.now_s = 12.0
         view.known("A step takes 34.1 ms.")
@@ -57,7 +56,7 @@ def raced(baseline, candidate, speedup):
 
 def test_evidence_does_not_flood_the_log():
     paper, clock = console(), Clock()
-    view = View(paper, style=Style.PLAIN, clock=clock)
+    view = View(paper, style=Progress.PLAIN, clock=clock)
     view.race_begins(Plan(), THREADS)
     for count in range(1, 101):
         clock.now_s = count * 0.1
@@ -79,7 +78,7 @@ def test_evidence_does_not_flood_the_log():
 )
 def test_a_race_is_named_by_what_differs(baseline, candidate, race):
     paper = console()
-    view = View(paper, style=Style.PLAIN, clock=Clock())
+    view = View(paper, style=Progress.PLAIN, clock=Clock())
     view.race_begins(baseline, candidate)
     view.race_grows([PAIR], GAIN)
     assert told(paper)[0].startswith(f"[    0 s] {race}: 1 pair")
@@ -87,7 +86,7 @@ def test_a_race_is_named_by_what_differs(baseline, candidate, race):
 
 def test_a_new_race_is_told_at_once_and_counts_from_one():
     paper, clock = console(), Clock()
-    view = View(paper, style=Style.PLAIN, clock=clock)
+    view = View(paper, style=Progress.PLAIN, clock=clock)
     for plans in ((Plan(), THREADS), (THREADS, Plan())):
         view.race_begins(*plans)
         view.race_grows([PAIR], GAIN)
@@ -96,7 +95,7 @@ def test_a_new_race_is_told_at_once_and_counts_from_one():
 
 def test_what_leads_is_weighed_by_the_races_that_it_won():
     paper = console()
-    view = View(paper, style=Style.PLAIN, clock=Clock())
+    view = View(paper, style=Progress.PLAIN, clock=Clock())
     both = THREADS.with_lever("a", 1)
     view.race_ends(raced(Plan(), Plan(), Interval(low_ratio=0.5, mid_ratio=0.6, high_ratio=0.7)))
     view.race_ends(raced(Plan(), THREADS, GAIN))
@@ -107,7 +106,7 @@ def test_what_leads_is_weighed_by_the_races_that_it_won():
 
 def test_a_race_without_a_lever_does_not_change_what_the_whole_plan_gains():
     paper = console()
-    view = View(paper, style=Style.PLAIN, clock=Clock())
+    view = View(paper, style=Progress.PLAIN, clock=Clock())
     both = THREADS.with_lever("a", 1)
     double = Interval(low_ratio=1.9, mid_ratio=2.0, high_ratio=2.1)
     view.race_ends(raced(Plan(), both, double))
@@ -119,7 +118,7 @@ def test_a_race_without_a_lever_does_not_change_what_the_whole_plan_gains():
 
 def test_a_race_that_failed_says_why():
     paper = console()
-    view = View(paper, style=Style.PLAIN, clock=Clock())
+    view = View(paper, style=Progress.PLAIN, clock=Clock())
     view.race_ends(
         Comparison(
             baseline=Plan(), candidate=THREADS, verdict=Verdict.FAIL, failure="It crashed.\nMore"
@@ -130,19 +129,19 @@ def test_a_race_that_failed_says_why():
 
 def test_findings_are_told_with_their_cost(diagnosis):
     paper = console()
-    View(paper, style=Style.PLAIN, clock=Clock()).found(diagnosis)
+    View(paper, style=Progress.PLAIN, clock=Clock()).found(diagnosis)
     assert told(paper)[0].startswith("[    0 s] 43% few-workers: The loop waits 43%")
 
 
 def test_a_long_line_is_one_line():
     paper = console(width=20)
-    View(paper, style=Style.PLAIN, clock=Clock()).known("word " * 40)
+    View(paper, style=Progress.PLAIN, clock=Clock()).known("word " * 40)
     assert len(told(paper)) == 1
 
 
 def test_quiet_says_nothing():
     paper = console(terminal=True)
-    with View(paper, style=Style.QUIET) as view:
+    with View(paper, style=Progress.NONE) as view:
         view.stage("x")
         view.race_begins(Plan(), THREADS)
         view.race_grows([PAIR], GAIN)
@@ -167,7 +166,7 @@ def full(view, profile, diagnosis):
 
 def test_the_live_screen_shows_all_that_is_known_and_the_time_left(profile, diagnosis):
     paper, clock = console(terminal=True, record=True), Clock()
-    view = View(paper, style=Style.LIVE, budget_s=300, clock=clock)
+    view = View(paper, style=Progress.SCREEN, budget_s=300, clock=clock)
     with view:
         full(view, profile, diagnosis)
         clock.now_s = 100.0
@@ -184,7 +183,7 @@ def test_the_live_screen_shows_all_that_is_known_and_the_time_left(profile, diag
 
 def test_the_live_screen_fits_a_small_terminal(profile, diagnosis):
     paper = console(record=True)
-    view = View(paper, style=Style.LIVE, budget_s=300, clock=Clock())
+    view = View(paper, style=Progress.SCREEN, budget_s=300, clock=Clock())
     full(view, profile, diagnosis)
     paper.print(view._drawn())
     lines = paper.export_text().splitlines()
@@ -196,7 +195,7 @@ def test_the_live_screen_fits_a_small_terminal(profile, diagnosis):
 def test_a_long_fact_keeps_what_came_of_it(encoding):
     paper = console()
     paper.file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors=SPELT_OUT)
-    view = View(paper, style=Style.LIVE, clock=Clock())
+    view = View(paper, style=Progress.SCREEN, clock=Clock())
     view.known(f"{Plan().with_lever('a_lever_with_a_name' * 9, 1)}: 1.29x, no gain")
     view.known("no colon " * 20)
     paper.print(view._drawn())
@@ -213,7 +212,7 @@ def test_without_colour_the_screen_has_none(profile, diagnosis):
         file=io.StringIO(), force_terminal=True, width=80, height=24,
         _environ={"TERM": "xterm-256color", "NO_COLOR": "1"},
     )  # fmt: skip
-    with View(paper, style=Style.LIVE, budget_s=300) as view:
+    with View(paper, style=Progress.SCREEN, budget_s=300) as view:
         full(view, profile, diagnosis)
     codes = re.findall("\x1b\\[([0-9;]*)m", paper.file.getvalue())
     assert {int(c) for code in codes for c in code.split(";") if c} <= {0, 1, 2}
@@ -223,7 +222,7 @@ def test_a_screen_that_is_left_gives_the_cursor_back(profile, diagnosis):
     paper = console(terminal=True)
 
     def work():
-        with View(paper, style=Style.LIVE) as view:
+        with View(paper, style=Progress.SCREEN) as view:
             full(view, profile, diagnosis)
             raise KeyboardInterrupt
 
@@ -234,26 +233,8 @@ def test_a_screen_that_is_left_gives_the_cursor_back(profile, diagnosis):
     assert "\x1b[?25h" in written.rpartition("\x1b[?25l")[2]
 
 
-@pytest.mark.parametrize(
-    ("speedup", "drawn"),
-    [
-        ((1.01, 1.12, 1.24), "0.8x ----------|====o===== 1.25x"),
-        ((0.8, 0.8, 0.8), "0.8x o---------|---------- 1.25x"),
-        ((0.01, 1.0, 100.0), "0.8x ==========o========== 1.25x"),
-        ((0.5, 1.6, 9.0), "0.5x ==========|======o=== 2x"),
-        ((1.0, 500.0, 900.0), "0.008x ----------|=========o 125x"),
-    ],
-)
-def test_a_speed_up_is_drawn_with_its_interval(speedup, drawn):
-    paper = console()
-    low, mid, high = speedup
-    whisker = Whisker(speedup=Interval(low_ratio=low, mid_ratio=mid, high_ratio=high), width=21)
-    (text,) = whisker.__rich_console__(paper, paper.options.update_width(80))
-    assert text.plain.translate(str.maketrans("─━●┼", "-=o|")) == drawn
-
-
 def test_the_screen_is_gone_when_an_error_passes():
-    view = View(console(terminal=True), style=Style.LIVE)
+    view = View(console(terminal=True), style=Progress.SCREEN)
 
     def work():
         with view:
@@ -267,14 +248,15 @@ def test_the_screen_is_gone_when_an_error_passes():
 
 
 @pytest.mark.parametrize(
-    ("terminal", "term", "flags", "style"),
+    ("terminal", "term", "asked", "style"),
     [
-        (True, "xterm", {"quiet": False, "plain": False}, Style.LIVE),
-        (True, "xterm", {"quiet": False, "plain": True}, Style.PLAIN),
-        (True, "dumb", {"quiet": False, "plain": False}, Style.PLAIN),
-        (False, "xterm", {"quiet": False, "plain": False}, Style.PLAIN),
-        (True, "xterm", {"quiet": True, "plain": True}, Style.QUIET),
+        (True, "xterm", None, Progress.SCREEN),
+        (True, "xterm", Progress.SCREEN, Progress.SCREEN),
+        (True, "xterm", Progress.PLAIN, Progress.PLAIN),
+        (True, "dumb", Progress.SCREEN, Progress.PLAIN),
+        (False, "xterm", None, Progress.PLAIN),
+        (True, "xterm", Progress.NONE, Progress.NONE),
     ],
 )
-def test_the_style_follows_the_terminal(terminal, term, flags, style):
-    assert choose(console(terminal=terminal, term=term), **flags) is style
+def test_the_style_follows_the_terminal(terminal, term, asked, style):
+    assert choose(console(terminal=terminal, term=term), asked) is style

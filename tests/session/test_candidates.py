@@ -35,7 +35,7 @@ FAST = multiplying(2.0)
 def found(traits, **permits):
     context = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
     candidates, rows = find_candidates(
-        context, Options(**permits), least_ratio=0.02, begun=SearchStarted()
+        context, Options(**permits), begun=SearchStarted(), diagnosis=Diagnosis()
     )
     return {candidate.lever for candidate in candidates}, {row.lever: row.why for row in rows}
 
@@ -68,7 +68,7 @@ def shares(findings, begun=None):
     traits = replace(fed(dataset="MNIST"), optimizer=optimizer)
     context = ScriptContext(machine=SERVER, baseline=sample_profile(), traits=traits)
     candidates, _ = find_candidates(
-        context, Options(), least_ratio=0.02, begun=begun or SearchStarted(),
+        context, Options(), begun=begun or SearchStarted(),
         diagnosis=Diagnosis(findings=findings),
     )  # fmt: skip
     return {
@@ -91,7 +91,7 @@ def offered_beside(*findings, begun=None, **permits):
         machine=SERVER, baseline=sample_profile(), traits=Traits(thread_count=8)
     )
     candidates, rows = find_candidates(
-        context, Options(**permits), least_ratio=0.02, begun=begun or SearchStarted(),
+        context, Options(**permits), begun=begun or SearchStarted(),
         diagnosis=Diagnosis(findings=findings),
     )  # fmt: skip
     return {candidate.lever for candidate in candidates}, {row.lever: row.why for row in rows}
@@ -104,7 +104,7 @@ def candidate_beside(*findings, runtime="libgomp"):
         baseline=sample_profile(), traits=Traits(thread_count=4),
     )  # fmt: skip
     candidates, _ = find_candidates(
-        context, Options(), least_ratio=0.02, begun=SearchStarted(),
+        context, Options(), begun=SearchStarted(),
         diagnosis=Diagnosis(findings=findings),
     )  # fmt: skip
     return next((c for c in candidates if c.lever == "omp_wait_policy"), None)

@@ -30,7 +30,7 @@ from hasten.cli.reports import (
 )
 from hasten.cli.submission import submit
 from hasten.errors import PlanError, ScriptFailed, UsageError
-from hasten.records import Effect, Plan, Workload
+from hasten.records import Effect, Plan, Progress, Workload
 from hasten.units import parse_duration
 from hasten.workload import interpreter, read_workload
 
@@ -298,22 +298,15 @@ def _telling(context: typer.Context, path: Path | None, workload: Workload) -> I
         say(f"The events in {path} end early: {events.lost}.")
 
 
-def _view(*, quiet: bool, progress: args.Progress | None, budget_s: float | None = None) -> View:
+def _view(*, quiet: bool, progress: Progress | None, budget_s: float | None = None) -> View:
     """Return the view for this terminal; progress goes to stderr."""
     from rich.console import Console
 
     from hasten.report.progress import View, choose
 
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    return View(
-        console,
-        style=choose(
-            console,
-            quiet=quiet or progress is args.Progress.NONE,
-            plain=progress is args.Progress.PLAIN,
-        ),
-        budget_s=budget_s,
-    )
+    style = choose(console, Progress.NONE if quiet else progress)
+    return View(console, style=style, budget_s=budget_s)
 
 
 def _settings(lever: Sequence[str] | None, device: str) -> dict[str, Setting]:

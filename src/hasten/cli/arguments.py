@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,18 +10,10 @@ from typer.core import TyperCommand
 
 from hasten.cli import faults
 from hasten.errors import HastenError
-from hasten.records import Effect
+from hasten.records import Effect, Progress
 from hasten.workload import MODULE_FLAG
 
 INTERRUPTED = 130
-
-
-class Progress(StrEnum):
-    """How progress is shown."""
-
-    SCREEN = "screen"
-    PLAIN = "plain"
-    NONE = "none"
 
 
 class Command(TyperCommand):

@@ -12,6 +12,8 @@ import io
 import sys
 from typing import TYPE_CHECKING
 
+from hasten.errors import reason_of
+
 if TYPE_CHECKING:
     from typing import Literal
 
@@ -45,7 +47,7 @@ class PersistentStream(io.FileIO):
             except OSError as error:
                 self._ended = True
                 if error.errno not in _LEFT:
-                    self.lost = (error.strerror or str(error)).lower()
+                    self.lost = reason_of(error)
         return memoryview(data).nbytes
 
 

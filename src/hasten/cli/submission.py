@@ -74,24 +74,24 @@ def submit(
     Each process of the job is `hasten run`. Where there are several, the script has to train with
     torch.distributed, or the program be torchrun, started once on each node.
     """
-    from hasten.report.slurm_job import SlurmJob
+    from hasten.report.slurm_job import job_script
 
     workload = read_workload(script, python=python)
     _check_launcher(workload, nodes=nodes, tasks=tasks)
     path = plan or PLAN
     saved = _checked_plan(path, workload, force=force)
-    job = SlurmJob(
-        command=_command(workload, path, force=force),
-        node_count=nodes,
-        task_count=tasks,
-        cpu_count=_cpu_count(path, saved, cpus, force=force),
+    job = job_script(
+        _command(workload, path, force=force),
+        nodes=nodes,
+        tasks=tasks,
+        cpus=_cpu_count(path, saved, cpus, force=force),
         options=sbatch or (),
         name=next((w for w in workload.argv if w.endswith(".py")), workload.argv[0]),
     )
     if dry_run:
-        typer.echo(job.script, nl=False)
+        typer.echo(job, nl=False)
         return
-    raise typer.Exit(_hand_in(job.script))
+    raise typer.Exit(_hand_in(job))
 
 
 def _command(workload: Workload, path: Path, *, force: bool) -> list[str]:

@@ -27,6 +27,8 @@ def revive(kind: Any, value: Any) -> Any:
         return kind(**{name: revive(hints[name], item) for name, item in value.items()})
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(value)
+    if hasattr(kind, "_fields"):  # a NamedTuple of plain values
+        return kind(*value)
     return _revive_generic(typing.get_origin(kind), typing.get_args(kind), value)
 
 

@@ -130,3 +130,11 @@ class Entry(StrEnum):
     MODULE = "module"
     NOTEBOOK = "notebook"
     COMMAND = "command"
+
+
+class Progress(StrEnum):
+    """How progress is shown: on a live screen, as one line per event, or not at all."""
+
+    SCREEN = "screen"
+    PLAIN = "plain"
+    NONE = "none"

@@ -12,6 +12,7 @@ from hasten.records.plan import Plan  # noqa: TC001  the same
 LEAST_RATIO = 0.02
 """A gain, or a share of a step, below this is worth nobody's time."""
 _LARGE_GAIN_RATIO = 1.2
+_SAYS_NOTHING_RATIO = 1000.0
 _MOST_RATIO = 0.5
 
 
@@ -44,6 +45,11 @@ class Interval:
     def __post_init__(self) -> None:
         if not self.low_ratio <= self.mid_ratio <= self.high_ratio:
             raise ValueError(f"an interval needs low <= mid <= high, got {self}")
+
+    @property
+    def says_nothing(self) -> bool:
+        """True when too few pairs make it so wide that its ends mean nothing."""
+        return self.high_ratio / self.low_ratio >= _SAYS_NOTHING_RATIO
 
     @property
     def is_gain(self) -> bool:

@@ -57,9 +57,14 @@ class Plan:
         kept = {**dict(self.settings), lever: setting}
         return replace(self, settings=tuple(sorted(kept.items())))
 
-    def without(self, lever: str) -> Plan:
-        """Return this plan with `lever` left as the script has it."""
-        return Plan(tuple((name, s) for name, s in self.settings if name != lever))
+    @property
+    def levers(self) -> frozenset[str]:
+        """The names of its levers."""
+        return frozenset(name for name, _ in self.settings)
+
+    def without(self, *levers: str) -> Plan:
+        """Return this plan with `levers` left as the script has them."""
+        return self.only(self.levers.difference(levers))
 
     def merged(self, other: Plan) -> Plan:
         """Return this plan with the settings of another, which come first."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hasten.records.enums import Reason
+from hasten.records.finding import Diagnosis
 from hasten.records.measurements import LEAST_RATIO
 from hasten.records.plan import Plan
 from hasten.records.traits import Traits
 
 if TYPE_CHECKING:
     from hasten.records.enums import Effect, Outcome, Setting
-    from hasten.records.finding import Diagnosis
     from hasten.records.machine import Machine
     from hasten.records.measurements import Comparison, Interval, Noise, Profile
     from hasten.records.plan import Workload
@@ -163,7 +163,7 @@ class Tuning:
 
     Attributes:
         envelope: how the script trains without levers, None where no proof recorded it.
-        diagnosis: what makes the untouched script slow, None where nobody looked.
+        diagnosis: what makes the untouched script slow.
         races: every race of the search, in order.
         interrupted: the user ended it before its answer was confirmed.
         out_of_time: its budget ended before its answer was confirmed.
@@ -190,7 +190,7 @@ class Tuning:
     interrupted: bool = False
     out_of_time: bool = False
     envelope: LossEnvelope | None = None
-    diagnosis: Diagnosis | None = None
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
     races: tuple[Comparison, ...] = ()
     confirmed: Comparison | None = None
     traits: Traits = field(default_factory=Traits)

@@ -54,23 +54,20 @@ def remember(tuning: Tuning, plan_path: Path) -> Path:
 
 
 def recall(path: Path) -> tuple[Tuning, Path]:
-    """Return a kept tuning and the path of its plan file, by either path.
+    """Return a kept tuning and the whole path of its plan file.
 
     Raises:
         UsageError: there is none, or it cannot be read.
     """
     place = _place(path)
     if not os.path.exists(place):  # `Path.exists` raises where a folder may not be entered
+        remedy = "Run `hasten tune` first, or name the plan file that it wrote."
         if path.suffix == ".toml" and os.path.exists(path):  # written by hand, or moved here
             remedy = "`hasten run` applies it all the same; `hasten tune` makes a report."
-            raise UsageError(f"No tuning is kept for {path}.", remedy=remedy)
-        place = path
+        raise UsageError(f"No tuning is kept for {path}.", remedy=remedy)
     try:
         content = json.loads(place.read_text("utf-8"))
         return revive(Tuning, content["tuning"]), Path(content["plan_path"])
-    except FileNotFoundError as error:
-        remedy = "Run `hasten tune` first, or name the plan file that it wrote."
-        raise UsageError(f"No tuning is kept for {path}.", remedy=remedy) from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         remedy = "Run `hasten tune` again."
         raise UsageError(f"{place} holds no tuning that can be read.", remedy=remedy) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
 from typing import TYPE_CHECKING
 
 from rich.measure import Measurement
@@ -17,9 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions
 
-    from hasten.records import Interval
 
-AXIS_ENDS = (1.25, 2.0, 5.0, 25.0, 125.0)
 COLOURS = {
     Phase.DATA: "yellow",
     Phase.TRANSFER: "magenta",
@@ -103,44 +100,3 @@ def _share_out(cell_count: int, weights: list[float]) -> list[int]:
     for i in order[: cell_count - sum(cells)]:
         cells[i] += 1
     return cells
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whisker:
-    """A speed-up with its interval on a log axis that is centred on 1.
-
-    The range of the axis grows with the estimate in fixed steps, so it seldom jumps while the
-    interval shrinks; a wider interval is cut off at the edge.
-    """
-
-    speedup: Interval
-    width: int
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Draw the axis between its two labelled ends."""
-        mid_ratio = self.speedup.mid_ratio
-        reach = max(mid_ratio, 1 / mid_ratio)
-        end = next((e for e in AXIS_ENDS if e >= reach), AXIS_ENDS[-1])
-        left, right = f"{1 / end:.3g}x ", f" {end:.3g}x"
-        room = max(3, min(self.width, options.max_width - len(left) - len(right)) | 1)
-        line, bar, dot, one = "-=o|" if options.ascii_only else "─━●┼"
-        cells = [line] * room
-        low, mid, high = (
-            _cell(ratio, end, room)
-            for ratio in (self.speedup.low_ratio, self.speedup.mid_ratio, self.speedup.high_ratio)
-        )
-        cells[low : high + 1] = [bar] * (high + 1 - low)
-        cells[room // 2] = one
-        cells[mid] = dot
-        colour = "green" if self.speedup.is_gain else "red" if self.speedup.high_ratio < 1 else ""
-        text = Text(left, "dim", no_wrap=True)
-        text.append("".join(cells[:low]), "dim")
-        text.append("".join(cells[low : high + 1]), colour)
-        text.append("".join(cells[high + 1 :]), "dim")
-        yield text.append(right, "dim")
-
-
-def _cell(ratio: float, end: float, room: int) -> int:
-    """Return the cell of a ratio, or the outermost cell if the ratio is off the axis."""
-    place = round((log(ratio) / log(end) + 1) / 2 * (room - 1))
-    return min(max(place, 0), room - 1)

@@ -132,7 +132,7 @@ def _document(**known: Any) -> dict[str, Any]:
     return {"schema": SCHEMA} | {key: known.get(key) for key in KEYS[1:]}
 
 
-def findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
+def findings(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     """Return findings in the form of the document, costliest first."""
     return [
         {
@@ -143,7 +143,7 @@ def findings(diagnosis: Diagnosis | None) -> list[dict[str, Any]]:
             "remedy": finding.remedy,
             "lever": finding.lever,
         }
-        for finding in (diagnosis.findings if diagnosis else ())
+        for finding in diagnosis.findings
     ]
 
 

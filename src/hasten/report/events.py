@@ -11,8 +11,9 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from hasten.errors import HastenError, UsageError
+from hasten.errors import HastenError, reason_of
 from hasten.report import document
+from hasten.report.files import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -125,13 +126,11 @@ class Events:
         """Report the best plan so far."""
         self._tell("incumbent", dict(plan.settings))
 
-    def known(self, text: str) -> None:
-        """Report a fact."""
+    def note(self, text: str) -> None:
+        """Report a fact or a message."""
         self._tell("note", text)
 
-    def note(self, text: str) -> None:
-        """Report a message."""
-        self._tell("note", text)
+    known = note
 
     def result(self, found: Mapping[str, Any], files: Sequence[Path] = ()) -> None:
         """Report the result, as `--json` writes it, and the files that were written."""
@@ -148,7 +147,7 @@ class Events:
         except BrokenPipeError:
             self._close()
         except OSError as error:
-            self.lost = (error.strerror or str(error)).lower()
+            self.lost = reason_of(error)
             self._close()
 
     def _close(self) -> None:
@@ -174,6 +173,4 @@ def open_stream(path: Path | None) -> IO[bytes] | None:
         # A duplicate: if its reader leaves, Python's own stdout stays intact and silent.
         return os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        remedy = "Name another place for --log-jsonl, or make this one writable."
-        raise UsageError(f"Cannot write {path}: {reason}.", remedy=remedy) from error
+        raise refusal(path, error) from error

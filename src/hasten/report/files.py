@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from hasten.errors import UsageError
+from hasten.errors import UsageError, reason_of
 
 REMEDY = "Name another place for it, or make this one writable."
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/(?:fd/(?P<number>\d+)|(?P<name>stdout|stderr))")
@@ -21,7 +21,7 @@ def check_writable(path: Path) -> None:
     try:
         _check_place(path)
     except OSError as error:  # no permission to enter a parent folder
-        raise _refusal(path, error) from error
+        raise refusal(path, error) from error
 
 
 def _check_place(path: Path) -> None:
@@ -67,7 +67,7 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException as error:
         draft.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise _refusal(path, error) from error
+            raise refusal(path, error) from error
         raise
 
 
@@ -85,9 +85,9 @@ def _write_to(descriptor: int, payload: bytes, path: Path) -> None:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(payload)
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise refusal(path, error) from error
 
 
-def _refusal(path: Path, error: OSError) -> UsageError:
-    reason = (error.strerror or str(error)).lower()
-    return UsageError(f"Cannot write {path}: {reason}.", remedy=REMEDY)
+def refusal(path: Path, error: OSError) -> UsageError:
+    """Return the error for a file that cannot be written."""
+    return UsageError(f"Cannot write {path}: {reason_of(error)}.", remedy=REMEDY)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from hasten.records import Outcome
-from hasten.report import pages
 from hasten.report.layout import indented, prose
 from hasten.report.wording import interval
 from hasten.units import percent
@@ -22,18 +21,18 @@ _SHOWN_PLACES = 2
 _SHOWN_LINES = 8
 
 
-def told(diagnosis: Diagnosis | None, tuning: Tuning | None = None) -> list[RenderableType]:
+def told(diagnosis: Diagnosis, tuning: Tuning | None = None) -> list[RenderableType]:
     """Show each finding: its cost and name, what was measured, what to do, and where."""
     parts: list[RenderableType] = []
-    found = diagnosis.findings if diagnosis else ()
-    for finding in found:
+    for finding in diagnosis.findings:
         line = Text(f"{cost(finding):>6}  ", "bold")
         line.append(finding.name, "bold")
         parts += [line, indented(prose(finding.message))]
         parts.append(indented(prose(remedy(finding, tuning), "cyan")))
         parts += [indented(prose(place(one), "dim")) for one in finding.places[:_SHOWN_PLACES]]
-    if found:
-        parts.append(prose(f"Why, and limits: {pages.command(found[0].name)}", "dim"))
+    if diagnosis.findings:
+        more = f"Why, and limits: hasten findings {diagnosis.findings[0].name}"
+        parts.append(prose(more, "dim"))
     return parts
 
 

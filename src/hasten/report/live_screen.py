@@ -10,8 +10,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from hasten.records import Diagnosis
 from hasten.report import findings, steps
-from hasten.report.bars import Gauge, Whisker
+from hasten.report.bars import Gauge
 from hasten.report.layout import prose
 from hasten.report.wording import interval
 from hasten.units import counted, duration, times
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType
 
-    from hasten.records import Diagnosis, Interval, Plan, Profile
+    from hasten.records import Interval, Plan, Profile
 
 KEPT_FACTS, SHOWN_FINDINGS = 5, 3
-GAUGE_WIDTH, WHISKER_WIDTH = 30, 41
+GAUGE_WIDTH = 30
 _STOP = "Ctrl-C ends the search and keeps the best so far"
 
 
@@ -39,7 +40,7 @@ class LiveScreen:
     stage: str = ""
     detail: str = ""
     profile: Profile | None = None
-    diagnosis: Diagnosis | None = None
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
     race: tuple[Plan, Plan] | None = None
     pair_count: int = 0
     speedup: Interval | None = None
@@ -81,8 +82,7 @@ def _parts(screen: LiveScreen) -> list[tuple[str, RenderableType]]:
         parts.append(("", _Cut(screen.detail)))
     if screen.profile is not None:
         parts += [("script", Text(steps.speed(screen.profile))), ("", steps.stack(screen.profile))]
-    found = screen.diagnosis.findings[:SHOWN_FINDINGS] if screen.diagnosis else ()
-    for index, finding in enumerate(found):
+    for index, finding in enumerate(screen.diagnosis.findings[:SHOWN_FINDINGS]):
         said = f"{findings.cost(finding):>5}  {finding.name}: {finding.remedy}"
         parts.append(("slow by" if index == 0 else "", _Cut(said)))
     if screen.leading:
@@ -97,10 +97,8 @@ def _race(screen: LiveScreen) -> list[tuple[str, RenderableType]]:
     if screen.race is None:
         return []
     named = ("race", prose(race_name(*screen.race)))
-    if screen.speedup is None:
-        return [named, ("", Text("no pair yet", "dim"))]
-    axis = Whisker(speedup=screen.speedup, width=WHISKER_WIDTH)
-    return [named, ("", Text(screen.evidence)), ("", axis)]
+    seen = Text(screen.evidence) if screen.evidence else Text("no pair yet", "dim")
+    return [named, ("", seen)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +137,6 @@ def race_name(baseline: Plan, candidate: Plan) -> str:
     names = candidate.differing(baseline)
     if not names:
         return f"{candidate} against itself" if candidate.settings else "the script against itself"
-    common = frozenset(name for name, _ in candidate.settings) - names
+    common = candidate.levers - names
     behind = f", both with {candidate.only(common)}" if common else ""
     return f"{candidate.only(names)} against {baseline.only(names)}{behind}"

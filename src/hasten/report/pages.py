@@ -38,19 +38,10 @@ def title(name: str) -> str:
         return name
 
 
-def command(name: str) -> str:
-    """Return the command that shows a finding's page.
-
-    >>> command("gc-pauses")
-    'hasten findings gc-pauses'
-    """
-    return f"hasten findings {name}"
-
-
 def render_titles(names: Iterable[str]) -> Group:
     """List what hasten can find, by name."""
     rows = [(name, title(name)) for name in names]
-    return Group(*facts(rows), *section("One page", prose(command("NAME"))))
+    return Group(*facts(rows), *section("One page", prose("hasten findings NAME")))
 
 
 def render_page(names: Collection[str], name: str) -> RenderableType:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten import lever
-from hasten.errors import PlanError, shown
+from hasten.errors import PlanError, reason_of, shown
 from hasten.records import REPEATABLE, STRUCTURE, Entry, LossEnvelope, Plan
 from hasten.report.plan_state import State
 from hasten.report.wording import PASSED, PLAN_NAME, utf8, words
@@ -65,7 +65,6 @@ class SavedPlan:
     script_hash: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     entry: Entry | None = None
-    schema: int = SCHEMA
     envelope: LossEnvelope | None = None
     state: State | None = None
     assumed: frozenset[str] = frozenset()
@@ -128,7 +127,7 @@ def read_plan(path: Path) -> SavedPlan:
     try:
         lever.check_plan(saved.plan)
     except PlanError as error:
-        is_known = dict(saved.plan.settings).keys() <= set(lever.names())
+        is_known = saved.plan.levers <= set(lever.names())
         remedy = error.remedy if is_known else f"Delete it from [plan] there. {REDO}"
         raise PlanError(f"{path}: {error.problem}", remedy=remedy) from None
     lever.check_assumptions(saved.assumed)
@@ -327,8 +326,7 @@ def _load(path: Path) -> dict[str, Any]:
         remedy = f"Run `hasten tune` first, which writes {PLAN_NAME}, or name another --plan."
         raise PlanError(f"There is no plan at {path}.", remedy=remedy) from error
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        problem = f"Cannot read the plan {path}: {reason}."
+        problem = f"Cannot read the plan {path}: {reason_of(error)}."
         raise PlanError(problem, remedy="Make it readable, or name another --plan.") from error
     except (ValueError, RecursionError) as error:
         # tomllib.TOMLDecodeError and UnicodeDecodeError are both ValueErrors.

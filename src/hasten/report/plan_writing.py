@@ -129,7 +129,7 @@ def evidence_table(tuning: Tuning) -> Table:
     table = tomlkit.table()
     state = state_of(tuning)
     table.add("state", tomlkit.item(state.value).comment(_SAYS[state]))
-    if tuning.diagnosis is not None and tuning.diagnosis.is_contended:
+    if tuning.diagnosis.is_contended:
         table.add("contended", tomlkit.item(True).comment("other processes kept CPUs busy"))
     if tuning.speedup is not None:
         _add_speedup(table, tuning.speedup, tuning.passes)

@@ -7,11 +7,11 @@ something new is known, but never for a pair, so that drawing takes no time from
 from __future__ import annotations
 
 import time
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from hasten.records import Progress
 from hasten.report import findings
 from hasten.report.layout import prose
 from hasten.report.live_screen import LiveScreen, draw, race_name
@@ -28,20 +28,12 @@ if TYPE_CHECKING:
 PLAIN_EVIDENCE_S = 5.0
 
 
-class Style(StrEnum):
-    """How progress is shown: a live screen, one line per event, or not at all."""
-
-    LIVE = "live"
-    PLAIN = "plain"
-    QUIET = "quiet"
-
-
-def choose(console: Console, *, quiet: bool, plain: bool) -> Style:
-    """Choose the style for a console: a live screen needs a terminal that can redraw."""
-    if quiet:
-        return Style.QUIET
-    live = console.is_terminal and not console.is_dumb_terminal and not plain
-    return Style.LIVE if live else Style.PLAIN
+def choose(console: Console, asked: Progress | None) -> Progress:
+    """Choose how to show progress on a console: a screen needs a terminal that can redraw."""
+    if asked in (Progress.PLAIN, Progress.NONE):
+        return asked
+    can_redraw = console.is_terminal and not console.is_dumb_terminal
+    return Progress.SCREEN if can_redraw else Progress.PLAIN
 
 
 class View:
@@ -51,7 +43,7 @@ class View:
         self,
         console: Console,
         *,
-        style: Style,
+        style: Progress,
         budget_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -66,7 +58,7 @@ class View:
 
     def __enter__(self) -> Self:
         self._start_s = self._clock()
-        if self._style is Style.LIVE:
+        if self._style is Progress.SCREEN:
             from rich.live import Live
 
             self._live = Live(
@@ -116,7 +108,7 @@ class View:
         screen.pair_count += len(pairs)
         screen.speedup = speedup
         now_s = self._clock()
-        if self._style is Style.PLAIN and now_s - self._said_s >= PLAIN_EVIDENCE_S:
+        if self._style is Progress.PLAIN and now_s - self._said_s >= PLAIN_EVIDENCE_S:
             self._said_s = now_s
             name = race_name(*screen.race) if screen.race else ""
             self._line(f"{name}: {screen.evidence}")
@@ -152,7 +144,7 @@ class View:
             self._line(text)
 
     def _line(self, text: str) -> None:
-        if self._style is Style.PLAIN:
+        if self._style is Progress.PLAIN:
             clock = f"[{self._elapsed_s():5.0f} s]"
             self._console.print(Text(f"{clock} {text}"), soft_wrap=True)
         else:

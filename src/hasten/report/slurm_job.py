@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -24,51 +23,40 @@ exec "$@"' task \\
   """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmJob:
-    """What a job asks Slurm for, and what it runs.
+def job_script(
+    command: Sequence[str], *, nodes: int, tasks: int, cpus: int, options: Sequence[str], name: str
+) -> str:
+    """Return the job script.
 
-    Attributes:
+    Each process is a task of Slurm's, so that the variables of Slurm and those of torch agree;
+    the ranks follow the order of the nodes. A rank that fails ends the job.
+
+    Args:
         command: of each task, such as `hasten run train.py`.
-        node_count: nodes.
-        task_count: processes on each node.
-        cpu_count: CPUs of each process, as Slurm counts them.
+        nodes: how many.
+        tasks: processes on each node.
+        cpus: of each process, as Slurm counts them.
         options: further options of sbatch, such as `--time=12:00:00`.
         name: what the job is called, by a path.
     """
-
-    command: Sequence[str]
-    node_count: int
-    task_count: int
-    cpu_count: int
-    options: Sequence[str]
-    name: str
-
-    @property
-    def script(self) -> str:
-        """The job script.
-
-        Each process is a task of Slurm's, so that the variables of Slurm and those of torch agree;
-        the ranks follow the order of the nodes. A rank that fails ends the job.
-        """
-        asked = (
-            f"--job-name={PurePath(self.name).stem}",
-            f"--nodes={self.node_count}",
-            f"--ntasks-per-node={self.task_count}",
-            f"--cpus-per-task={self.cpu_count}",
-            *self.options,
+    asked = (
+        f"--job-name={PurePath(name).stem}",
+        f"--nodes={nodes}",
+        f"--ntasks-per-node={tasks}",
+        f"--cpus-per-task={cpus}",
+        *options,
+    )
+    is_shared = nodes * tasks > 1
+    return "".join(
+        (
+            "#!/bin/bash\n",
+            *(f"#SBATCH {shlex.quote(option)}\n" for option in asked),
+            "\n",
+            _MEETING if is_shared else "",
+            "# srun does not take --cpus-per-task over from sbatch.\n",
+            f"exec srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task={cpus} ",
+            _TASK.format(tasks=tasks) if is_shared else "\\\n  ",
+            shlex.join(command),
+            "\n",
         )
-        is_shared = self.node_count * self.task_count > 1
-        return "".join(
-            (
-                "#!/bin/bash\n",
-                *(f"#SBATCH {shlex.quote(option)}\n" for option in asked),
-                "\n",
-                _MEETING if is_shared else "",
-                "# srun does not take --cpus-per-task over from sbatch.\n",
-                f"exec srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task={self.cpu_count} ",
-                _TASK.format(tasks=self.task_count) if is_shared else "\\\n  ",
-                shlex.join(self.command),
-                "\n",
-            )
-        )
+    )

@@ -113,11 +113,10 @@ def phases(profile: Profile) -> Table:
     """List the phases of a step with their shares."""
     table = _table("phase", "per step", "share")
     table.add_column("")
-    for phase in _occurring(profile):
-        share = profile.share_ratio(phase)
-        gauge = Gauge(share_ratio=share, width=GAUGE_WIDTH, colour=COLOURS[phase])
-        seconds = Text(duration(profile.phase_s.get(phase, 0.0)))
-        table.add_row(Text(phase), seconds, Text(percent(share)), gauge)
+    for name, *cells in phase_rows(profile)[:-1]:
+        share, colour = profile.share_ratio(Phase(name)), COLOURS[Phase(name)]
+        gauge = Gauge(share_ratio=share, width=GAUGE_WIDTH, colour=colour)
+        table.add_row(Text(name), *map(Text, cells), gauge)
     return table
 
 

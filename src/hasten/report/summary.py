@@ -60,9 +60,8 @@ def _cut(sentence: str, style: str = "") -> Text:
 
 
 def _slow(tuning: Tuning) -> list[RenderableType]:
-    found = tuning.diagnosis.findings if tuning.diagnosis else ()
     rows: list[RenderableType] = []
-    for finding in found[:_FINDING_COUNT]:
+    for finding in tuning.diagnosis.findings[:_FINDING_COUNT]:
         line = _cut(f"{findings.cost(finding):>5}  ", "bold")
         rows.append(line.append(finding.name).append(f"  {finding.message}", "dim"))
     return rows

@@ -154,7 +154,7 @@ def circumstances(tuning: Tuning) -> list[str]:
         said.append("You interrupted the search; this is what was known by then.")
     elif tuning.out_of_time:
         said.append("The budget was spent; this is what was known by then.")
-    if tuning.diagnosis and tuning.diagnosis.is_contended:
+    if tuning.diagnosis.is_contended:
         said.append("Other processes kept CPUs busy meanwhile. Tune again where they are gone.")
     return said
 

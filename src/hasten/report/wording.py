@@ -30,7 +30,6 @@ ASSUMPTIONS = {
     "changed by the script",
 }
 
-SAYS_NOTHING_RATIO = 1000.0
 PASSED = {True: "passed", False: "failed", None: "open"}
 
 
@@ -48,7 +47,7 @@ def interval(ratio: Interval) -> str:
     >>> interval(Interval(low_ratio=0.01, mid_ratio=1.2, high_ratio=100.0))
     '1.20x (too few pairs)'
     """
-    if ratio.high_ratio / ratio.low_ratio >= SAYS_NOTHING_RATIO:
+    if ratio.says_nothing:
         return f"{times(ratio.mid_ratio)} (too few pairs)"
     return f"{times(ratio.mid_ratio)} ({times(ratio.low_ratio)} to {times(ratio.high_ratio)})"
 

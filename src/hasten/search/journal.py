@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hasten.errors import reason_of
 from hasten.records import Comparison, Setting
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Journal:
         try:
             _append(self.descriptor, line)
         except OSError as error:
-            self.lost = (error.strerror or str(error)).lower()
+            self.lost = reason_of(error)
 
 
 def _read(lines: list[bytes]) -> tuple[tuple[Comparison, ...], SearchStarted, int]:
@@ -183,8 +184,6 @@ def _append(descriptor: int, line: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows cannot open a folder
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

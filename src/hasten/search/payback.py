@@ -87,14 +87,13 @@ def blamed(plan: Plan, history: tuple[Comparison, ...], *, later_s: float) -> fr
         history: every race.
         later_s: how late.
     """
-    names = {name for name, _ in plan.settings}
     found = [
         seen.baseline.differing(seen.candidate)
         for seen in history
         if seen.later_s is not None and seen.later_s >= _BLAMED_SHARE * later_s
     ]
     single = [levers for levers in found if len(levers) == 1]
-    return frozenset(names & frozenset().union(*single)) or frozenset(names)
+    return plan.levers & frozenset[str]().union(*single) or plan.levers
 
 
 def payback_of(

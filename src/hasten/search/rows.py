@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from hasten.search.proposal import AcceptanceCriteria
     from hasten.search.strategy import SearchStrategy
 
-_SAYS_NOTHING_RATIO = 1000.0
-
 
 def rows(
     candidates: Sequence[Candidate],
@@ -166,8 +164,8 @@ def figure(seen: Comparison) -> str:
     speedup = seen.speedup
     if speedup is None:
         return "no pairs"
-    message = speedup.high_ratio / speedup.low_ratio < _SAYS_NOTHING_RATIO
-    ends = f" [{speedup.low_ratio:.2f}, {speedup.high_ratio:.2f}]" if message else ""
+    ends = f" [{speedup.low_ratio:.2f}, {speedup.high_ratio:.2f}]"
+    ends = "" if speedup.says_nothing else ends
     return f"{times(speedup.mid_ratio)}{ends} after {counted(len(seen.pairs), 'pair')}"
 
 

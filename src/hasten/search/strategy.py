@@ -183,7 +183,7 @@ class SearchStrategy:
 
     def is_in(self, candidate: Candidate) -> bool:
         """Return whether a candidate is part of the incumbent."""
-        return candidate.lever in dict(self.plan.settings)
+        return candidate.lever in self.plan.levers
 
     # ---- several candidates at once
 
@@ -204,8 +204,8 @@ class SearchStrategy:
             if seen.verdict is not Verdict.FAIL:
                 yield from self._read_bundle(seen)
                 return
-            names = {name for name, _ in seen.candidate.settings}
-            yield from self._bisect([k for k in usable if k.lever in names], seen)
+            suspects = [k for k in usable if k.lever in seen.candidate.levers]
+            yield from self._bisect(suspects, seen)
 
     def race_bundle(
         self, candidates: Sequence[Candidate]
@@ -222,7 +222,7 @@ class SearchStrategy:
             self.take(seen)
             self.bundle = seen
             return
-        names = {name for name, _ in seen.candidate.settings}
+        names = seen.candidate.levers
         self.estimator.disappointed |= names
         candidates = [candidate for candidate in self.usable() if candidate.lever in names]
         hurts = seen.speedup is not None and seen.speedup.mid_ratio < _HURTS_RATIO
@@ -409,7 +409,7 @@ class SearchStrategy:
         if len(levers) >= _GROUP_COUNT:
             yield from self._leave_out(levers[: len(levers) // 2])
         for lever in levers:
-            if lever in dict(self.plan.settings) and not self._is_settled(lever):
+            if lever in self.plan.levers and not self._is_settled(lever):
                 yield from self._leave_out([lever])
 
     def _steady(self) -> None:
@@ -442,7 +442,7 @@ class SearchStrategy:
         )
 
     def _leave_out(self, levers: Sequence[str]) -> Steps:
-        without = self.plan.only(frozenset(name for name, _ in self.plan.settings) - set(levers))
+        without = self.plan.without(*levers)
         lever = levers[0] if len(levers) == 1 else None
         seen = yield from self.race(Kind.PRUNE, without, self.plan, lever=lever)
         # A failure here is that of the smaller plan: only that one has never run before.
@@ -538,7 +538,7 @@ def race_guesses(strategy: SearchStrategy) -> Generator[Proposal, Comparison | N
 def _grounds(strategy: SearchStrategy) -> dict[str, Comparison | None]:
     """Return, for each lever of the incumbent, the race by which it is in."""
     last = {**strategy.moved, **strategy.deciding}
-    return {name: last.get(name, strategy.bundle) for name, _ in strategy.plan.settings}
+    return {name: last.get(name, strategy.bundle) for name in strategy.plan.levers}
 
 
 def race_hidden(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
@@ -604,8 +604,7 @@ def instead(
     left_log = candidate.limit_log(strategy.estimator.share_ratio(candidate))
     if not levers or left_log < log1p(strategy.criteria.least_ratio):
         return
-    kept = frozenset(name for name, _ in strategy.plan.settings) - levers
-    plan = strategy.plan.only(kept).with_lever(candidate.lever, setting)
+    plan = strategy.plan.without(*levers).with_lever(candidate.lever, setting)
     if candidate.redundant_with(setting, plan):
         return
     seen = yield from strategy.race(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import search
 from hasten.lever import discover, provided
-from hasten.records import CONTENDED, Diagnosis, Effect, LeverReport, Outcome, Reason
+from hasten.records import CONTENDED, LEAST_RATIO, Diagnosis, Effect, LeverReport, Outcome, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,21 +22,18 @@ def find_candidates(
     context: ScriptContext,
     options: Options,
     *,
-    least_ratio: float,
     begun: search.SearchStarted,
-    diagnosis: Diagnosis | None = None,
+    diagnosis: Diagnosis,
 ) -> tuple[tuple[search.Candidate, ...], tuple[LeverReport, ...]]:
     """Return the levers that are worth a trial, most promising first, and the others' rows.
 
     Args:
         context: the machine and the script.
         options: what the user permits.
-        least_ratio: the least gain that is worth a trial.
         diagnosis: what was seen to cost time; it says which lever can take it away.
         begun: the settings of an earlier start of the same search, which goes on with them.
     """
     found, rows, priors = [], [], search.read_priors()
-    diagnosis = diagnosis or Diagnosis()
     named = begun.named if begun.settings else _named(diagnosis.findings)
     own_traits = provided(options.applied, context.traits)
     for name, lever in discover().items():
@@ -73,7 +70,7 @@ def find_candidates(
         )
     assert context.baseline is not None  # noqa: S101  # a session profiles first
     kept, skipped = search.bounds(
-        found, context.baseline, least_ratio=least_ratio, begun=frozenset(begun.settings)
+        found, context.baseline, least_ratio=LEAST_RATIO, begun=frozenset(begun.settings)
     )
     return kept, (*rows, *skipped)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten import search
-from hasten.errors import UsageError
+from hasten.errors import UsageError, reason_of
 from hasten.lever import discover
 from hasten.records import Entry
 
@@ -56,7 +56,7 @@ def open_journal(
     except UsageError:
         lost = "there is no home folder"
     except OSError as error:
-        lost = (error.strerror or str(error)).lower()
+        lost = reason_of(error)
     return search.Journal(lost=lost)
 
 

@@ -154,8 +154,7 @@ class SearchDriver:
         What is found later has to pay for its race, and for one more proof and confirmation. What
         the first answer has lost is not tried again.
         """
-        lost = dict(self.best.settings).keys() - dict(answer.plan.settings).keys()
-        self.leave(frozenset(lost))
+        self.leave(self.best.levers - answer.plan.levers)
         refuted = answer.speedup is None and self._has_left
         if any(row.reason is Reason.UNPROVED for row in answer.levers):
             return False  # nor can anything else be proved

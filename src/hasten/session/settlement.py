@@ -145,8 +145,7 @@ class Settlement:
                     return self._confirmed(plan, proof, seen, passes, tuned=tuned)
                 seen = lost
             rest = self._rest(plan, seen)
-            gone = frozenset(dict(plan.settings).keys() - dict(rest.settings).keys())
-            self._decisions.lose(gone, Outcome.DROPPED, seen)
+            self._decisions.lose(plan.levers - rest.levers, Outcome.DROPPED, seen)
             self.surviving, self.proved, plan = rest, None, rest
         # Nothing helps; what the user set by hand is judged nevertheless.
         return self._answer(*self._prove(Plan()))
@@ -225,7 +224,7 @@ class Settlement:
         self.surviving = judge.plan
         if judge.fails_alone:
             lost = Lost(None, f"{self._options.applied} fails alone")
-            self._decisions.lose(plan.differing(Plan()), Outcome.DROPPED, lost)
+            self._decisions.lose(plan.levers, Outcome.DROPPED, lost)
             return
         for lever, why in judge.rejected.items():
             lost = Lost(Reason.FAILED_GATE, f"faster, but {why}")
@@ -235,7 +234,7 @@ class Settlement:
     def _give_up(self, plan: Plan, failure: Unprovable) -> Plan:
         """Drop every lever where the script itself cannot be recorded."""
         lost = Lost(Reason.UNPROVED, "faster, but not proved")
-        self._decisions.lose(plan.differing(Plan()), Outcome.DROPPED, lost)
+        self._decisions.lose(plan.levers, Outcome.DROPPED, lost)
         faster = f"{plan} is faster, but nothing" if plan.settings else "Nothing"
         self._decisions.notes.append(f"{faster} can be proved here: {failure}")
         return Plan()
@@ -299,13 +298,13 @@ class Settlement:
             later_s = self._runner.starts.later_s(own, other) or 0.0
             gone = blamed(plan, self._watched.journal.history, later_s=later_s)
         elif lost.reason is Reason.FIRST_PASS:
-            gone = frozenset(dict(filling(plan).settings))
+            gone = filling(plan).levers
         if gone:
             return _instead(plan, gone, self._without(plan, gone), self._watched.candidates)
         rest = self._decisions.won_alone(plan)
         if rest.settings:  # levers that make launches alike stay with them
             steady = {lever.name for lever, _ in lookup(plan) if lever.steadies}
-            rest = plan.only(frozenset(steady | dict(rest.settings).keys()))
+            rest = plan.only(rest.levers | steady)
             rest = rest if rest != plan else Plan()
         return rest if self._is_in_time(rest) else Plan()
 
@@ -365,10 +364,10 @@ def _instead(
         known: the best plan that the search knows without them.
         candidates: what could be tried.
     """
-    rest = plan.only(frozenset(dict(plan.settings)) - levers)
+    rest = plan.without(*levers)
     for candidate in candidates:
         setting = dict(known.settings).get(candidate.lever)
-        if setting is None or candidate.lever in dict(rest.settings):
+        if setting is None or candidate.lever in rest.levers:
             continue
         if not candidate.redundant_with(setting, rest):
             rest = rest.with_lever(candidate.lever, setting)

@@ -55,7 +55,7 @@ def _kept(first: Tuning, driver: SearchDriver, decisions: Decisions) -> Tuning:
         if row.outcome is Outcome.KEPT:
             why = f"{row.why}; no plan with it was confirmed to be faster than the first answer"
             rows[lever] = replace(row, outcome=Outcome.DROPPED, why=why, reason=None)
-    rows |= {row.lever: row for row in first.levers if row.lever in dict(first.plan.settings)}
+    rows |= {row.lever: row for row in first.levers if row.lever in first.plan.levers}
     return replace(first, races=driver.history, levers=_in_order(rows.values()))
 
 
@@ -232,7 +232,7 @@ class TuningSession:
         doubts["its race did not settle that"] = sharing_cpus(self._decisions.unshown(plan))
         for why, levers in doubts.items():
             lost = Lost(Reason.NOT_RACED_AGAIN, f"faster, but {why}, and was not confirmed")
-            self._decisions.lose(frozenset(dict(levers.settings)), Outcome.DROPPED, lost)
+            self._decisions.lose(levers.levers, Outcome.DROPPED, lost)
             rest = rest.only(rest.differing(levers))
         if rest == plan and settlement.proved is not None:
             return plan, settlement.proved
@@ -250,7 +250,7 @@ class TuningSession:
 
         What a gate has rejected is not in that plan any more, and does not come back.
         """
-        rejected = dict(self._driver.best.settings).keys() - dict(plan.settings).keys()
+        rejected = self._driver.best.levers - plan.levers
         best = self._driver.leave(levers | rejected)
         self._decisions.searched(self._driver.rows())
         return best

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hasten import search
 from hasten.errors import UsageError
 from hasten.lever import ScriptContext
-from hasten.records import CONTENDED, LEAST_RATIO
+from hasten.records import CONTENDED
 from hasten.search.costs import LOOK_S, refuse_too_short
 from hasten.session.candidates import advice, find_candidates
 from hasten.session.examine import examine
@@ -150,9 +150,8 @@ def watch(
     context = context_of(machine, baseline, traits, assumed=options.assumed)
     journal = open_journal(workload, options, machine, torch=traits.torch)
     candidates, left_out = find_candidates(
-        context, options, least_ratio=LEAST_RATIO, begun=journal.begun,
-        diagnosis=diagnosis,
-    )  # fmt: skip
+        context, options, begun=journal.begun, diagnosis=diagnosis
+    )
     # A closer look leaves marks: a large block that a probe frees makes glibc keep what the
     # script frees, and this child would be faster than any run of the script.
     runner.children.clear()

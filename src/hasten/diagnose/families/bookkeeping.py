@@ -171,7 +171,11 @@ def _python_loops(case: Case) -> Finding | None:
         for hot in case.hot_lines
         if hot.phase in _PHASES and (place := (hot.place.path, hot.place.line)) in counted
     ]
-    loops = [(hot, one) for hot, one in lines if _is_loop(case, hot, one)]
+    loops = [
+        (hot, one)
+        for hot, one in lines
+        if one["turn_count"] >= _LEAST_TURN_COUNT and _call_s(case, hot, one) <= _TINY_CALL_S
+    ]
     share = sampled_share(sum(hot.share_ratio for hot, _ in loops) * total_count, training_count)
     if not loops or not is_worth_telling(share):
         return None
@@ -197,10 +201,6 @@ def _call_s(case: Case, hot: HotLine, one: dict[str, Any]) -> float:
     training_count = max(1, case.found.get("stacks.training_sample_count", 0))
     spent_s = hot.share_ratio * total_count / training_count * quiet_step_s(case)
     return float(spent_s / one["call_count"] / case.found.get("loops.pass_ratio", 1.0))
-
-
-def _is_loop(case: Case, hot: HotLine, one: dict[str, Any]) -> bool:
-    return one["turn_count"] >= _LEAST_TURN_COUNT and _call_s(case, hot, one) <= _TINY_CALL_S
 
 
 SYMPTOMS = (

@@ -19,7 +19,7 @@ from hasten.diagnose.waits import (
     waits_s,
 )
 from hasten.records import LEAST_RATIO, Finding, Interval
-from hasten.units import duration, percent, size
+from hasten.units import duration, percent, reaches, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ _LEAST_START_S = 1.0
 _LONG_START_S = 5.0
 _CHEAP_ITEM_S = 0.0005
 _LONG_WAIT_RATIO = 0.2
-_NO_FORK_PYTHON = [3, 14]
+_NO_FORK_PYTHON = (3, 14)
 _GUARD = (
     " Python 3.14 runs the script anew for each worker: what trains belongs below "
     "`if __name__ == '__main__'`."
@@ -107,8 +107,7 @@ def _doubt(case: Case) -> str:
 
 def _starts_anew(case: Case) -> bool:
     """Return whether this Python starts workers by running the script again."""
-    told = case.machine.python_version.split(".")[:2]
-    return len(told) == 2 and [int(part) for part in told] >= _NO_FORK_PYTHON
+    return reaches(case.machine.python_version, _NO_FORK_PYTHON)
 
 
 def _idle_workers(case: Case) -> Finding | None:

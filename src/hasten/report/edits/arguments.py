@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from hasten.report.edits.survey import Site, dotted
+from hasten.report.edits.survey import Site, dotted, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ def _added(call: cst.Call, name: str, value: str) -> list[cst.Arg]:
         bare = last.value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         last = last.with_changes(value=bare)
     new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
-    comma = cst.Comma(whitespace_after=_between(call))
+    comma = cst.Comma(whitespace_after=_between(args, call.whitespace_before_args))
     closed = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
     return [*args[:-1], closed, new]
 
@@ -73,16 +73,16 @@ def _is_generator(arg: cst.Arg) -> bool:
     return isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar
 
 
-def _between(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
-    """Return the whitespace between arguments: a space, or a newline if each has its own line."""
-    for arg in call.args[:-1]:
-        if isinstance(arg.comma, cst.Comma):
-            space = arg.comma.whitespace_after
-            if isinstance(space, cst.ParenthesizedWhitespace):  # without its comment
-                return space.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
-            return cst.SimpleWhitespace(" ")
-    space = call.whitespace_before_args
-    if isinstance(space, cst.ParenthesizedWhitespace):
+def _between(
+    parts: Sequence[cst.Arg | cst.BaseDictElement], lead: cst.BaseParenthesizableWhitespace
+) -> cst.BaseParenthesizableWhitespace:
+    """Return what to put between two parts: a space, or a newline if each has its own line.
+
+    That shows between the first two, or for a single one in what leads to it.
+    """
+    comma = parts[0].comma
+    space = comma.whitespace_after if len(parts) > 1 and isinstance(comma, cst.Comma) else lead
+    if isinstance(space, cst.ParenthesizedWhitespace):  # without its comment
         return space.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
     return cst.SimpleWhitespace(" ")
 
@@ -139,7 +139,7 @@ def spread_literal(survey: Survey, site: Site) -> Site | None:
     alike = all(survey.full_name(s.call.func, s.scope) == full for s in spread)
     if not isinstance(value, cst.Dict) or not alike:
         return None
-    used_count = _count(owner.node, names[0])
+    used_count = sum(dotted(one).partition(".")[0] == names[0] for one in names_in(owner.node))
     return Site(scope=owner, node=value) if used_count == len(spread) + 1 else None
 
 
@@ -152,7 +152,7 @@ def _with_entry(node: cst.Dict, name: str, value: str) -> cst.Dict:
     new = cst.DictElement(key=expression(f'"{name}"'), value=expression(value))
     if elements:
         new = new.with_changes(comma=elements[-1].comma)
-        space = _spaces(elements)
+        space = _between(elements, node.lbrace.whitespace_after)
         elements[-1] = elements[-1].with_changes(comma=cst.Comma(whitespace_after=space))
     return node.with_changes(elements=[*elements, new])
 
@@ -167,27 +167,9 @@ def value(node: cst.CSTNode, name: str, *, index: int | None = None) -> cst.Base
     return next((element.value for element in entries), None)
 
 
-def _spaces(elements: Sequence[cst.BaseDictElement]) -> cst.BaseParenthesizableWhitespace:
-    first = elements[0].comma
-    if len(elements) > 1 and isinstance(first, cst.Comma):
-        return first.whitespace_after
-    return cst.SimpleWhitespace(" ")
-
-
 def _text(node: cst.BaseExpression) -> object:
     return node.evaluated_value if isinstance(node, cst.SimpleString) else None
 
 
 def _names_one(node: cst.Assign, name: str) -> bool:
     return len(node.targets) == 1 and dotted(node.targets[0].target) == name
-
-
-def _count(node: cst.CSTNode, name: str) -> int:
-    """Return how often a name occurs in part of a file, not counting attributes after a dot."""
-    if isinstance(node, cst.Name):
-        return int(node.value == name)
-    if isinstance(node, cst.Attribute):
-        return _count(node.value, name)
-    if isinstance(node, cst.Arg) and node.keyword is not None:
-        return _count(node.value, name)
-    return sum(_count(child, name) for child in node.children)

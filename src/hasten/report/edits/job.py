@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,16 +83,6 @@ class Job:
         nameless = {site.source for site in sites if not survey.local_name(site.source, "torch")}
         changed = [ensure_import(source, "torch") for source in nameless]
         return any(changed)
-
-
-def reaches(version: object, least: tuple[int, int]) -> bool:
-    """Return whether a version is at least a given release; False if it is unknown.
-
-    >>> reaches("2.13.0+cpu", (2, 9)), reaches("2.8.1", (2, 9)), reaches("", (2, 9))
-    (True, False, False)
-    """
-    found = re.match(r"(\d+)\.(\d+)", str(version))
-    return found is not None and (int(found[1]), int(found[2])) >= least
 
 
 def change(sites: list[Site], how: Callable[[Site], Callable[[object], object]]) -> None:

@@ -126,7 +126,7 @@ class Chart:
         self._note(node, scope)
         for child in _children(node):
             self.parents[id(child)] = node
-            self._walk(child, self._opened(child, scope) if _opens(child) else scope)
+            self._walk(child, self._opened(child, scope) if isinstance(child, _Defined) else scope)
 
     def _opened(self, node: cst.CSTNode, scope: SourceScope) -> SourceScope:
         defined = cast("_Defined", node)
@@ -156,9 +156,9 @@ class Chart:
         elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
             self.assignments.append(Site(scope=scope, node=node))
         for target in targets(node):
-            scope.bound.update(_bound_names(target))
+            scope.bound.update(_written(target))
             if isinstance(node, cst.For):
-                scope.looped.update(_bound_names(target))
+                scope.looped.update(_written(target))
 
     def _note_import(self, node: cst.Import | cst.ImportFrom, source: SourceFile) -> None:
         names = _imported_names(node, source)
@@ -328,8 +328,9 @@ def names_in(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     if dotted(node):
         yield node
         return
+    own = getattr(node, "attr" if isinstance(node, cst.Attribute) else "keyword", None)
     for child in _children(node):
-        if not isinstance(node, cst.Attribute) or child is not node.attr:
+        if child is not own:
             yield from names_in(child)
 
 
@@ -350,10 +351,6 @@ def mentions(node: cst.CSTNode, name: str) -> bool:
     return any(f"{dotted(used)}.".startswith(f"{name}.") for used in names_in(node))
 
 
-def _opens(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.FunctionDef | cst.ClassDef)
-
-
 def targets(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yield what a statement binds."""
     if isinstance(node, cst.Assign):
@@ -362,14 +359,6 @@ def targets(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield node.target
     elif isinstance(node, cst.WithItem) and node.asname is not None:
         yield node.asname.name  # that of an import is no binding of this kind
-
-
-def _bound_names(target: cst.CSTNode) -> Iterator[str]:
-    if isinstance(target, cst.Name):
-        yield target.value
-    elif isinstance(target, cst.Tuple | cst.List):
-        for element in target.elements:
-            yield from _bound_names(element.value)
 
 
 def _written(target: cst.CSTNode) -> Iterator[str]:

@@ -51,7 +51,6 @@ def render_tuning(
         bars=sections.bars(before, after),
         phases=steps.phase_rows(before, *([after] if after else [])),
         where=sections.where(before, after),
-        waterfall=races.waterfall(tuning),
         strips=races.strips(tuning),
         levers={"tried": tried, "skipped": skipped},
         maths=sections.maths(tuning.proof),
@@ -77,7 +76,6 @@ def render_profile(found: Profiling) -> str:
         bars=sections.bars(profile, None),
         phases=steps.phase_rows(profile),
         where=[],
-        waterfall=None,
         strips=None,
         levers=None,
         maths=None,
@@ -96,7 +94,7 @@ def _seen(found: Profiling | Tuning, tuning: Tuning | None) -> dict[str, Any]:
     return {
         "findings": sections.findings(diagnosis, workload, tuning),
         "hot_lines": sections.hot_lines(diagnosis, workload),
-        "course": curves.course(diagnosis.steps) if diagnosis else None,
+        "course": curves.course(diagnosis.steps),
         "machine": sections.machine(found.machine),
         "caveats": found.machine.caveats,
     }

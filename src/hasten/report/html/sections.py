@@ -97,17 +97,17 @@ def where(before: Profile, after: Profile | None) -> list[str]:
 
 
 def findings(
-    diagnosis: Diagnosis | None, workload: Workload, tuning: Tuning | None
+    diagnosis: Diagnosis, workload: Workload, tuning: Tuning | None
 ) -> list[SimpleNamespace]:
     """Return the findings as cards; `width` has the ends and the middle of the share's interval."""
-    told = diagnosis.findings if diagnosis else ()
+    told = diagnosis.findings
     largest = max((found.share.high_ratio for found in told if found.share), default=1.0)
     return [_card(found, workload, tuning, largest or 1.0) for found in told]
 
 
-def hot_lines(diagnosis: Diagnosis | None, workload: Workload) -> list[SimpleNamespace]:
+def hot_lines(diagnosis: Diagnosis, workload: Workload) -> list[SimpleNamespace]:
     """Return the lines of the user's code that cost time."""
-    told = diagnosis.hot_lines if diagnosis else ()
+    told = diagnosis.hot_lines
     largest = max((hot.share_ratio for hot in told), default=1.0)
     return [
         SimpleNamespace(
@@ -183,7 +183,7 @@ def _card(
             SimpleNamespace(place=_path(place, workload), source=place.source)
             for place in found.places
         ],
-        more=pages.command(found.name),
+        more=f"hasten findings {found.name}",
     )
 
 

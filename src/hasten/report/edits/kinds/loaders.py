@@ -13,8 +13,9 @@ from hasten.report.edits.arguments import (
     spread_names,
 )
 from hasten.report.edits.flow import Flow
-from hasten.report.edits.job import change, reaches
+from hasten.report.edits.job import change
 from hasten.report.edits.survey import Site, dotted
+from hasten.units import reaches
 
 if TYPE_CHECKING:
     from hasten.report.edits.flow import Key

@@ -9,8 +9,9 @@ import libcst as cst
 from hasten.lever import provided
 from hasten.records import LoaderTraits, Traits
 from hasten.report.edits.arguments import code, expression
-from hasten.report.edits.job import change, reaches
+from hasten.report.edits.job import change
 from hasten.report.edits.statements import ensure_import
+from hasten.units import reaches
 
 if TYPE_CHECKING:
     from hasten.records import Plan
