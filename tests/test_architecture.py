@@ -27,6 +27,8 @@ SHARED = {
     "rank",
     "torch_threads",
     "after_import",
+    "cgroup",
+    "kernel_files",
 }
 WIRING = {
     "session",

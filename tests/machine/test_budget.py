@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hasten.kernel_files import id_list
 from hasten.machine import read
 from hasten.machine.budget import decide
-from hasten.machine.kernel_files import id_list
 from hasten.machine.slurm import per_node
 
 counts = st.none() | st.integers(1, 512)

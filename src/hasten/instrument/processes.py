@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from hasten.cgroup import levels
+
 _REAL = Path("/")
 _KIB = 1024
 
@@ -108,16 +110,7 @@ def busy_s(cpus: frozenset[int], *, root: Path = _REAL) -> float | None:
 
 def throttle_files(*, root: Path = _REAL) -> tuple[Path, ...]:
     """Return the cpu.stat files of the groups of this process that have a quota."""
-    found: dict[Path, None] = {}
-    for line in text(root / "proc/self/cgroup").splitlines():
-        _, controllers, own = [*line.split(":", 2), "", ""][:3]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        top = root / "sys/fs/cgroup"
-        bases = (top / controllers, top / "cpu") if controllers else (top,)
-        group = Path(own.lstrip("/"))
-        levels = (group, *group.parents)
-        found |= dict.fromkeys(base / level / "cpu.stat" for base in bases for level in levels)
+    found = (group / "cpu.stat" for group in levels(root, "cpu"))
     return tuple(path for path in found if _fields(path).get("nr_periods"))
 
 

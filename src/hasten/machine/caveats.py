@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hasten.machine.kernel_files import whole
+from hasten.kernel_files import whole
 from hasten.records import Caveat
 from hasten.units import counted, percent, size
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hasten.machine.kernel_files import id_list, number, text, whole
+from hasten.kernel_files import id_list, number, text, whole
 from hasten.records import Cpu
 
 if TYPE_CHECKING:

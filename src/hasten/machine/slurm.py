@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hasten.machine.kernel_files import whole
+from hasten.kernel_files import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from hasten.machine.kernel_files import fields, number, text, whole
+from hasten.kernel_files import fields, number, text, whole
 
 # Version 1 spells "no limit" as the largest multiple of the page size; nobody has an exbibyte.
 _UNLIMITED_BYTES = 2**60
@@ -67,6 +67,16 @@ def memory_left_bytes(root: Path) -> int | None:
         if limit is not None and used is not None:
             left.append(max(0, limit - used))
     return min(left, default=None)
+
+
+def available_bytes(root: Path) -> int | None:
+    """Return what this job can still take, None where that is unknown.
+
+    It is the kernel's own estimate or what the tightest group leaves, whichever is less.
+    """
+    free_kib = fields(root / "proc/meminfo").get("MemAvailable")
+    left = (None if free_kib is None else free_kib * 1024, memory_left_bytes(root))
+    return min((count for count in left if count is not None), default=None)
 
 
 def ends_as_one(root: Path) -> bool:
