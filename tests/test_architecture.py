@@ -27,6 +27,7 @@ SHARED = {
     "rank",
     "torch_threads",
     "after_import",
+    "cgroup",
     "kernel_files",
 }
 WIRING = {
@@ -53,7 +54,7 @@ LARGER = {
     "Races": "each race of a tuning, and what it costs",
     "SearchDriver": "the story of a search",
     "SearchStrategy": "each move of the search is a method",
-    "Store": "one file format: its header, its table, its lock",
+    "Store": "one file format: its header, its table",
     "TrainingHealthMonitor": "an observer: a method for each event of the loop",
     "VariableScope": "a visitor: a method for each kind of expression",
     "View": "a method for each event of a tuning",

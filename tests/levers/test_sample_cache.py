@@ -1,11 +1,13 @@
 """sample_cache: as much memory as the machine can spare, and the same bits."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from hasten.errors import PlanError
 from hasten.lever import ScriptContext
+from hasten.levers import sample_cache
 from hasten.levers.sample_cache import LEVER, parse
 from hasten.records import Memory, Phase
 from hasten.testing import LAPTOP, SERVER, fed, sample_profile
@@ -26,6 +28,18 @@ def test_takes_at_most_a_quarter_of_a_groups_limit() -> None:
     assert LEVER.settings(context(SERVER)) == ("16GiB",)
     tight = context(available_bytes=3 * 2**30, limit_bytes=3 * 2**30)
     assert LEVER.settings(tight) == ("512MiB",)
+
+
+@pytest.mark.parametrize(
+    ("left", "most"), [(2**30, 2**29), (None, 2**33), (0, 2**20), (2**40, 2**33)]
+)
+def test_a_plan_from_a_larger_machine_takes_at_most_half_of_what_is_left(
+    left, most, monkeypatch
+) -> None:
+    monkeypatch.setattr(sample_cache, "available_bytes", lambda root: left)
+    monkeypatch.setattr(sample_cache, "engine_for", lambda _: SimpleNamespace(add=lambda one: one))
+    assert LEVER.apply(None, "8GiB").__self__._budget_bytes == most
+    assert LEVER.apply(None, "8GiB:/folder").__self__._budget_bytes == 2**33
 
 
 def test_says_why_there_is_nothing_to_try() -> None:

@@ -660,7 +660,7 @@ def test_a_budget_that_is_spent_keeps_what_it_has() -> None:
 
 def test_memory_goes_when_the_cache_goes() -> None:
     cache, source = passes(whole(lambda self, index: torch.full((50,), float(index))))
-    fd = cache._store._fd
+    fd = source._memo.store._fd
     del cache, source
     gc.collect()
     with pytest.raises(OSError, match="Bad file"):
@@ -917,6 +917,47 @@ def test_with_the_last_dataset_the_memory_of_its_samples_goes() -> None:
         del dataset, source
         gc.collect()
     assert cache.counts() == {}
+
+
+def test_datasets_that_are_gone_make_room_beside_one_that_lasts() -> None:
+    """Each fold makes its own to train on; all are tested on the same one, which is made once."""
+    made = itertools.count()
+
+    def make(self, index):
+        if hasattr(self, "lasts"):
+            next(made)  # nobody sees that it moves
+        return torch.full((5000,), float(index))
+
+    lasting, cache, counts = whole(make), Cache(1 << 20), []
+    lasting.lasts = True
+    for _ in range(4):
+        for dataset in (lasting, whole(make)):
+            source = cache.offer(DataLoader(dataset, batch_size=8))
+            for start in range(0, 24, 8):
+                source.fetch(list(range(start, start + 8)))
+            counts.append(cache.counts()["entries"])
+        del dataset, source
+        gc.collect()
+    assert counts == [24, 48] * 4
+    assert next(made) < 24 + 8 + 5
+
+
+def test_what_was_kept_of_a_dataset_before_it_was_changed_makes_room_at_once() -> None:
+    dataset = whole(lambda self, index: torch.full((5000,), index * self.gain), gain=1.0)
+    cache, earlier = passes(dataset, cache=Cache(600_000))
+    dataset.gain = 2.0
+    passes(dataset, cache=cache)
+    assert cache.counts()["entries"] == 24, earlier
+
+
+def test_datasets_that_live_together_share_the_budget_and_few_files() -> None:
+    cache = Cache(1 << 20)
+    datasets = [whole(lambda self, index: torch.full((1000,), float(index))) for _ in range(20)]
+    for dataset in datasets:
+        passes(dataset, cache=cache)
+    assert 9 * 24 < cache.counts()["entries"] < 20 * 24
+    assert cache.counts()["bytes"] < 1 << 20
+    assert len(cache._stores()) == 8
 
 
 @pytest.mark.child

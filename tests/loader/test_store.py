@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.loader.cache import store as module
-from hasten.loader.cache.store import Store
+from hasten.loader.cache.store import Account, Store
 
 KEYS = st.binary(max_size=12)
 
@@ -161,6 +161,22 @@ def test_gives_its_memory_back_when_nobody_holds_it() -> None:
         os.fstat(fd)
 
 
+def test_stores_on_one_account_share_a_budget_and_one_that_is_released_makes_room() -> None:
+    account = Account()
+    first, second = (Store(1 << 17, account=account) for _ in range(2))
+    assert first.put(b"1", bytes(70000))
+    assert not second.put(b"1", bytes(70000))
+    assert second.put(b"2", bytes(20000))
+    assert not first.has_room(40000)
+    first.release()
+    assert second.put(b"1", bytes(70000))
+    assert not first.put(b"2", b"x")
+    assert read(first, b"1") == bytes(70000), "whoever reads may go on"
+    del first
+    third = Store(1 << 17, account=account)
+    assert not third.has_room(40000), "the room was given away once"
+
+
 def test_threads_of_one_process_write_without_loss() -> None:
     store = Store(1 << 22)
 
@@ -209,7 +225,7 @@ def test_a_writer_that_is_killed_while_it_holds_the_lock_stops_nobody() -> None:
     ready, told = os.pipe()
 
     def hold():
-        store._locked(lambda: os.write(told, b"x") and time.sleep(60))
+        store.account.locked(lambda: os.write(told, b"x") and time.sleep(60))
 
     pid = in_child(hold)
     assert os.read(ready, 1) == b"x"
@@ -257,15 +273,20 @@ import pickle, sys
 store = pickle.loads(bytes.fromhex(sys.argv[1]))
 assert bytes(store.get(b"1")) == b"from the parent"
 assert store.put(b"2", b"from the child")
+assert not store.has_room(1 << 16)
+store.account.note(5, 1)
 """
 
 
 @pytest.mark.child
 def test_a_spawned_process_gets_the_same_memory_by_pickle() -> None:
-    store = Store(1 << 17)
+    account = Account()
+    beside, store = (Store(1 << 17, account=account) for _ in range(2))
+    beside.put(b"1", bytes(1 << 16))
     store.put(b"1", b"from the parent")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", SPAWNED, pickle.dumps(store).hex()]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert read(store, b"2") == b"from the child"
+    assert account.beside(4) - account.beside(5) == 1, "what it takes counts here, too"

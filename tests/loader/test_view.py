@@ -30,7 +30,7 @@ from hasten.loader.view import LoaderView
 class Torchs(dataloader._SingleProcessDataLoaderIter):
     def __init__(self, loader):
         if isinstance(loader, LoaderView):
-            raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+            raise RuntimeError("Expected a 'cuda' device type for generator\nbut found 'cpu'")
         super().__init__(loader)
 
 def run():
@@ -86,4 +86,5 @@ def test_the_iterator_draws_its_seed_on_the_default_device(monkeypatch) -> None:
 def test_where_torch_cannot_make_it_torch_s_own_fetches_and_nothing_was_drawn(loaders) -> None:
     facts = loaders(REFUSED)
     assert facts["refused"] is True
-    assert "a loader was left alone: RuntimeError" in facts["notes"][0]
+    assert facts["notes"][0].startswith("a loader was left alone: RuntimeError: Expected a 'cuda'")
+    assert "\n" not in facts["notes"][0], "a note is one line"

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn import functional
 
 import hasten
+from hasten.root_calls.ranks import roots
 from hasten.root_calls.ranks.batch import Join, bending, find_join, selecting, split
 from hasten.root_calls.ranks.batch_sums import scaled_by_sums
 from hasten.root_calls.ranks.examine import are_joined
@@ -249,3 +251,11 @@ def test_a_scale_by_a_sum_over_the_batch_is_seen(loss, name, name_of_scalars) ->
     call = RootCall(None, lambda args, _: loss(*args), (e, mask), {}, [e, mask], 4, surroundings)
     assert scaled_by_sums(call, has_scalars=False)[0] == name
     assert scaled_by_sums(call, has_scalars=True)[0] == name_of_scalars
+
+
+@pytest.mark.parametrize(("left_bytes", "is_small"), [(2**34, False), (2**20, True), (None, True)])
+def test_helpers_take_no_more_than_the_container_leaves(left_bytes, is_small, monkeypatch) -> None:
+    monkeypatch.setattr(roots, "available_bytes", lambda root: left_bytes)
+    ranks = SimpleNamespace(_rank_count=2, _known=list)
+    why = roots.Ranks._unfit(ranks, torch.nn.Linear(1000, 1000))
+    assert ("the memory is too small" in why) == is_small

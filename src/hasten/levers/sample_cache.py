@@ -13,8 +13,10 @@ Source: https://arxiv.org/abs/2202.08679
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hasten.cgroup import available_bytes
 from hasten.errors import PlanError
 from hasten.lever import Lever
 from hasten.loader import engine_for
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _FORM = re.compile(r"(\d+)(MiB|GiB)(?::(.+))?")
 _UNIT_BYTES = {"MiB": 2**20, "GiB": 2**30}
 _LEAST_BYTES = 256 * 2**20
+_SMALLEST_BYTES = 2**20
 _MOST_BYTES = 256 * 2**30
 _PROMISING_RATIO = 0.1
 
@@ -112,8 +115,14 @@ def validate(setting: str) -> str:
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:
-    """Offer the cache to every loader; memory is taken as samples are kept."""
+    """Offer the cache to every loader; memory is taken as samples are kept.
+
+    It is never more than half of what is left here: the plan may be from a larger machine.
+    """
     budget_bytes, folder = parse(setting)
+    left_bytes = available_bytes(Path("/")) if folder is None else None
+    if left_bytes is not None:
+        budget_bytes = max(_SMALLEST_BYTES, min(budget_bytes, left_bytes // 2))
     return engine_for(training).add(Cache(budget_bytes, spill_dir=folder).offer)
 
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from hasten.loader.epoch_iterator import EpochIterator
 from hasten.loader.indices import begin_stream, fresh_seed, kept_draws, rest_of
 from hasten.loader.loader_state import LoaderState
-from hasten.loader.notices import Notices
+from hasten.loader.notices import Notices, said
 from hasten.loader.proofs import Proofs, permit_of
 from hasten.loader.view import Unknown, make_front, steerable
 from hasten.loader.worker_plan import WorkerRequest, stay
@@ -192,8 +192,7 @@ class LoaderEngine:
             return self._begin(state, loader, resumed=resumed)
         except Unknown as error:
             restore()
-            why = error.__cause__
-            self.notices.note(f"a loader was left alone: {type(why).__name__}: {why}")
+            self.notices.note(f"a loader was left alone: {said(error.__cause__ or error)}")
             if isinstance(loader._iterator, Stayed):
                 loader._iterator = None
             return stock()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hasten.loader import random_states
+from hasten.loader.notices import said
 from hasten.loader.sources.source import stock_of
 from hasten.loader.view import Unknown
 from hasten.loader.worker_plan import HERE, WorkerPlan
 from hasten.loader.workers.observed import LastGlance
 from hasten.loader.workers.tasks import Draws
-from hasten.loader.workers.worker_processes import said
 
 if TYPE_CHECKING:
     from hasten.loader.cache_warmup import CacheWarmup, CacheWarmups

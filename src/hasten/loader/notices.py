@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def said(error: BaseException) -> str:
+    """Return the class of an exception, and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
 class Notices:
     """What is not done for a loader, and why, one sentence each.
 

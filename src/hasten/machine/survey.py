@@ -9,16 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.kernel_files import fields, text
-from hasten.machine import caveats
-from hasten.machine.budget import read_budget
-from hasten.machine.cgroup import (
+from hasten.cgroup import (
+    available_bytes,
     ends_as_one,
-    memory_left_bytes,
     memory_limit_bytes,
     quota_cores_ratio,
     throttled_ratio,
 )
+from hasten.kernel_files import fields, text
+from hasten.machine import caveats
+from hasten.machine.budget import read_budget
 from hasten.machine.cpu import read_cpu, sibling_sets
 from hasten.records import Machine, Memory, Pressure
 
@@ -98,18 +98,12 @@ def _gpu(root: Path) -> str:
 
 
 def read_memory(root: Path, *, shm: tuple[int, int] | None) -> Memory:
-    """Read the memory beneath `root`.
-
-    `available_bytes` is what this job can still take: the kernel's own estimate or what the
-    tightest group leaves, whichever is less.
-    """
-    meminfo = fields(root / "proc/meminfo")
-    total_kib, available_kib = meminfo.get("MemTotal"), meminfo.get("MemAvailable")
-    left = (None if available_kib is None else available_kib * 1024, memory_left_bytes(root))
+    """Read the memory beneath `root`."""
+    total_kib = fields(root / "proc/meminfo").get("MemTotal")
     shm_bytes, shm_free_bytes = shm or (None, None)
     return Memory(
         total_bytes=None if total_kib is None else total_kib * 1024,
-        available_bytes=min((count for count in left if count is not None), default=None),
+        available_bytes=available_bytes(root),
         limit_bytes=memory_limit_bytes(root),
         shm_bytes=shm_bytes,
         shm_free_bytes=shm_free_bytes,

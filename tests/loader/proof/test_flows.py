@@ -49,6 +49,19 @@ class Holder:
     def soften(self): self.get().gain = 0.5
 def use(get): get().gain = 0.5
 """
+METHODS = """
+rows = Rows()
+class Source:
+    def bound(self): return rows
+    @staticmethod
+    def static(): return rows
+    @classmethod
+    def of_class(cls): return rows
+source = Source()
+class Holder:
+    def __init__(self, get): self.get = get
+    def soften(self): self.get().gain = 0.5
+"""
 REGISTRY = """
 DATASETS = {"train": Rows()}
 class Registry:
@@ -176,6 +189,20 @@ def advance(): proxy.gain = 0.5
     + "holder = Holder(fetch)\ndef advance(): holder.soften()",
     "a lambda that an object keeps": FETCH
     + "holder = Holder(lambda: rows)\ndef advance(): holder.get().gain = 0.5",
+    "a bound method by another name": METHODS
+    + "read = source.bound\ndef advance(): read().gain = 0.5",
+    "a static method by another name": METHODS
+    + "read = Source.static\ndef advance(): read().gain = 0.5",
+    "a class method by another name": METHODS
+    + "read = Source.of_class\ndef advance(): read().gain = 0.5",
+    "a static method that an object keeps": METHODS
+    + "holder = Holder(Source.static)\ndef advance(): holder.soften()",
+    "a bound method that an object keeps": METHODS
+    + "holder = Holder(source.bound)\ndef advance(): holder.soften()",
+    "a bound method in a list": METHODS
+    + "every = [source.bound]\ndef advance():\n    for one in every: one().gain = 0.5",
+    "a static method of two classes": METHODS
+    + "class Other:\n    read = Source.static\ndef advance(): Other.read().gain = 0.5",
     "a pool that calls it": FETCH
     + "pool = ThreadPool(1)\ndef advance(): pool.apply_async(fetch).get().gain = 0.5",
     "the class of another one": """
@@ -430,6 +457,37 @@ class Trainer:
 rows = Rows()
 net = {"net": Net, "wide": Wide}["wide"](partial(plain))
 trainer = Trainer(net, mean, {"right": evaluate}, size)
+def advance(): trainer.fit()
+"""
+    assert said(HEAD + text + LOOP) == ["whole", "whole"]
+
+
+def test_methods_that_return_what_is_read_may_be_called_for_a_look(said) -> None:
+    text = """
+rows = Rows()
+class Data:
+    def __init__(self, batch_size): self.batch_size, self.seen = batch_size, 0
+    def training(self): return rows
+    @staticmethod
+    def loader(size): return DataLoader(rows, batch_size=size)
+    def count(self): return len(self.training())
+class Trainer:
+    def __init__(self, net, data, size, log):
+        self.net, self.data, self.size, self.log = net, data, size, log
+        self.lines = []
+    def note(self, text): self.lines.append(text)
+    def fit(self):
+        for x in loader:
+            loss = self.net(x[:, None].float()).mean() / self.size()
+            loss.backward()
+        self.log(f"{float(loss)} of {len(self.data.training())}")
+        self.data.seen += 1
+class Log:
+    def __init__(self): self.lines = []
+    def add(self, text): self.lines.append(text)
+log = Log()
+data = Data(4)
+trainer = Trainer(torch.nn.Linear(1, 1), data, data.count, log.add)
 def advance(): trainer.fit()
 """
     assert said(HEAD + text + LOOP) == ["whole", "whole"]

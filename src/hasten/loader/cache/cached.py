@@ -14,7 +14,7 @@ from hasten.loader.cache.memo import Memo
 from hasten.loader.cache.pictures import Pictures
 from hasten.loader.cache.purity import PurityAnalysis
 from hasten.loader.cache.recipes import WholeSample, recipe_of
-from hasten.loader.cache.store import Store
+from hasten.loader.cache.store import Account, Store
 from hasten.loader.dataset_snapshot import DatasetSnapshot
 from hasten.loader.sources.gather import why_not_collated
 
@@ -29,6 +29,7 @@ _LOOK_S = 1.0
 _LOOK_BYTES = 1 << 30
 _SEEN_COUNT = 64
 _DRAWS = b"draws"
+_MOST_STORES = 8  # each takes two open files
 
 
 class Cache:
@@ -42,7 +43,7 @@ class Cache:
     def __init__(self, budget_bytes: int, *, spill_dir: str | None = None) -> None:
         self._budget_bytes = budget_bytes
         self._spill_dir = spill_dir
-        self._store: Store | None = None
+        self._account: Account | None = None
         self._memos: dict[int, tuple[weakref.ref[Any], Memo, DatasetSnapshot, int]] = {}
         self._of_pictures: weakref.WeakKeyDictionary[Memo, Memo] = weakref.WeakKeyDictionary()
 
@@ -78,7 +79,20 @@ class Cache:
 
     def counts(self) -> dict[str, int]:
         """Return entries and bytes so far."""
-        return self._store.counts() if self._store else {}
+        found = [store.counts() for store in self._stores()]
+        return {name: sum(one[name] for one in found) for name in (found[0] if found else ())}
+
+    def _stores(self) -> list[Store]:
+        """Return the memory of the samples of all living datasets, the newest last."""
+        return list(dict.fromkeys(memo.store for _, memo, *_ in list(self._memos.values())))
+
+    def _store_of_new(self) -> Store:
+        """Return memory for the samples of a dataset: its own, which goes when the dataset goes."""
+        stores = self._stores()
+        if len(stores) >= _MOST_STORES:
+            return stores[-1]
+        self._account = self._account or Account()
+        return Store(self._budget_bytes, spill_dir=self._spill_dir, account=self._account)
 
     def _drawing(self, dataset: Any) -> Memo | None:
         """Return the memo of a dataset whose pictures are kept: only their files change them."""
@@ -108,11 +122,8 @@ class Cache:
             if same and (memo.why_not or looks == seen):
                 return memo
             drop_count += 1
-            if len(self._memos) == 1:  # else what is kept of other datasets counts, too
-                self._store = None
-        if self._store is None:
-            self._store = Store(self._budget_bytes, spill_dir=self._spill_dir)
-        memo = Memo(self._store, roots)
+            self._forget(id(dataset))
+        memo = Memo(self._store_of_new(), roots)
         if drop_count >= _MOST_DROPS:
             memo.off = "the dataset changes from pass to pass"
         elif not looks.is_whole:
@@ -121,11 +132,11 @@ class Cache:
         self._memos[key] = weakref.ref(dataset, partial(self._forget, key)), memo, looks, drop_count
         return memo
 
-    def _forget(self, key: int, _: weakref.ref[Any]) -> None:
-        """Forget a dataset that is gone; with the last one, its memory goes, too."""
-        self._memos.pop(key, None)
-        if not self._memos:
-            self._store = None
+    def _forget(self, key: int, _: object = None) -> None:
+        """Forget a dataset that is gone, or as it was; other samples get the room of its own."""
+        entry = self._memos.pop(key, None)
+        if entry is not None and entry[1].store not in self._stores():
+            entry[1].store.release()
 
 
 class CachedSource:

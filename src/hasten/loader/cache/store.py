@@ -26,6 +26,76 @@ _FULL_RATIO = 0.9  # of the slots: beyond it a free one is often too far away
 _PATIENCE_S = 0.05
 _WORD = (1 << 64) - 1
 _LEAST_BYTES = 1 << 16
+_MOST_STORES = 64  # of a process and of those it forks
+
+
+class Account:
+    """What several stores have taken, where all their processes see it, and their common lock."""
+
+    def __init__(self) -> None:
+        fd = _open_nameless(None)
+        os.ftruncate(fd, _PAGE_BYTES)
+        self._adopt(fd)
+
+    def _adopt(self, fd: int) -> None:
+        self._fd = fd
+        self._taken = memoryview(mmap.mmap(fd, _PAGE_BYTES)).cast("Q")[:_MOST_STORES]
+        self._threads = threading.Lock()
+        self._pid = os.getpid()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen_account, (f"/proc/{os.getpid()}/fd/{self._fd}",)
+
+    def __del__(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+    def open(self) -> int:
+        """Return the place of a new store; it is free again once nothing is taken there."""
+        taken = self._taken.tolist()
+        if all(taken):
+            raise OSError("too many stores share one budget")
+        return taken.index(0)
+
+    def note(self, place: int, taken_bytes: int) -> None:
+        """Note what a store has taken."""
+        self._taken[place] = taken_bytes
+
+    def beside(self, place: int) -> int:
+        """Return the bytes that all others have taken."""
+        return sum(self._taken) - self._taken[place]
+
+    def locked(self, act: Callable[[], int]) -> int:
+        """Run `act` while no other process or thread writes; return its result, or 0 if one does.
+
+        A record lock belongs to the process and ends with it, even if it is killed.
+        """
+        if self._pid != os.getpid():  # forked: another thread may have held the lock just then
+            self._threads, self._pid = threading.Lock(), os.getpid()
+        if not self._threads.acquire(timeout=_PATIENCE_S):
+            return 0
+        try:
+            if not self._lock_file():
+                return 0
+            try:
+                return act()
+            finally:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+    def _lock_file(self) -> bool:
+        until_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() > until_s:
+                    return False
+                time.sleep(0.0005)
+            else:
+                return True
 
 
 class Store:
@@ -41,46 +111,64 @@ class Store:
     Args:
         budget_bytes: the most that it takes, including its table.
         spill_dir: a folder on disk to hold it in a nameless file instead of memory.
+        account: that of others, with which it shares the budget.
 
     Raises:
         OSError: the system provides no such memory.
         ValueError: the budget is under 64 KiB.
     """
 
-    def __init__(self, budget_bytes: int, *, spill_dir: str | None = None) -> None:
+    def __init__(
+        self, budget_bytes: int, *, spill_dir: str | None = None, account: Account | None = None
+    ) -> None:
         if budget_bytes < _LEAST_BYTES:
             raise ValueError(f"{budget_bytes} bytes are too few for a store")
-        fd = _open_nameless(spill_dir)
-        try:
-            os.ftruncate(fd, budget_bytes)
-            self._adopt(fd, budget_bytes)
-            if (
-                spill_dir is not None
-            ):  # a full disk must show here, not as a signal at the first write
-                os.posix_fallocate(fd, 0, self._arena)
-        except OSError:
-            os.close(fd)
-            raise
+        account = account or Account()
+        self._owner_pid, self._fd = 0, _open_nameless(spill_dir)
+        os.ftruncate(self._fd, budget_bytes)
+        self._adopt(self._fd, budget_bytes, account, account.open())
+        if spill_dir is not None:  # a full disk must show here, not as a signal at the first write
+            os.posix_fallocate(self._fd, 0, self._arena)
         _HEADER.pack_into(self._map, 0, self._arena, self._arena, 0)
+        account.note(self._place, self._arena)
+        self._owner_pid = os.getpid()
 
-    def _adopt(self, fd: int, budget_bytes: int) -> None:
+    def _adopt(self, fd: int, budget_bytes: int, account: Account, place: int) -> None:
         self.budget_bytes = budget_bytes
+        self.account, self._place = account, place
+        self._owner_pid = 0
         self._fd = fd
-        self._map = mmap.mmap(fd, budget_bytes)
+        self._map: mmap.mmap = mmap.mmap(fd, budget_bytes)
         self._view = memoryview(self._map)
         self._slot_count = max(64, budget_bytes // _TYPICAL_ITEM_BYTES)
         table_bytes = self._slot_count * _SLOT.size
-        self._arena = _rounded(_PAGE_BYTES + table_bytes, _PAGE_BYTES)
-        self._threads = threading.Lock()
-        self._pid = os.getpid()
+        self._arena: int = _rounded(_PAGE_BYTES + table_bytes, _PAGE_BYTES)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (f"/proc/{os.getpid()}/fd/{self._fd}", self.budget_bytes)
+        path = f"/proc/{os.getpid()}/fd/{self._fd}"
+        return _reopen, (path, self.budget_bytes, self.account, self._place)
 
     def __del__(self) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
+            self.release()
             os.close(fd)
+
+    def release(self) -> None:
+        """Take no more, and let the others on the account have the room; reading goes on.
+
+        Only the process that made it can do so. It takes no lock, as it may be called anywhere.
+        """
+        if self._owner_pid == os.getpid():
+            self._owner_pid = 0
+            full = self.budget_bytes
+            _HEADER.pack_into(self._map, 0, full, full, self.counts()["entries"])
+            self.account.note(self._place, 0)
+
+    @property
+    def _limit(self) -> int:
+        """Where its memory ends, given what others on the account have taken."""
+        return self.budget_bytes - self.account.beside(self._place)
 
     def get(self, key: bytes) -> memoryview | None:
         """Return the bytes of `key`, None where there are none.
@@ -114,14 +202,14 @@ class Store:
     def put_all(self, entries: Sequence[tuple[bytes, Sequence[Any], bool]]) -> int:
         """Store several entries, each with the arguments of `put`; return how many are stored."""
         wanted = [_Entry(*entry) for entry in entries]
-        if not self._locked(lambda: self._reserve(wanted)):
+        if not self.account.locked(lambda: self._reserve(wanted)):
             return 0
         for entry in wanted:
             at = entry.offset
             for part in entry.parts if at else ():
                 self._view[at : at + part.nbytes] = part
                 at += part.nbytes
-        return self._locked(lambda: sum(map(self._publish, wanted)))
+        return self.account.locked(lambda: sum(map(self._publish, wanted)))
 
     def lay(self, length: int, count: int) -> memoryview | None:
         """Return fresh memory that no key leads to, to be filled; None where there is none.
@@ -130,7 +218,7 @@ class Store:
             length: bytes.
             count: entries that it adds.
         """
-        start = self._locked(lambda: self._allocate(length, count))
+        start = self.account.locked(lambda: self._allocate(length, count))
         return self._view[start : start + length] if start else None
 
     @property
@@ -139,14 +227,14 @@ class Store:
         seen = self.counts()
         if not seen["entries"]:
             return float("inf")
-        room_bytes = self.budget_bytes - self._arena
+        room_bytes = max(0, self._limit - self._arena)
         by_bytes = room_bytes * seen["entries"] / max(1, seen["bytes"])
         return min(by_bytes, _FULL_RATIO * self._slot_count)
 
     def has_room(self, count_bytes: int) -> bool:
         """Return whether `count_bytes` more bytes fit."""
         start = _HEADER.unpack_from(self._map, 0)[0]
-        return int(start) + count_bytes <= self.budget_bytes
+        return int(start) + count_bytes <= self._limit
 
     def counts(self) -> dict[str, int]:
         """Return entries and bytes taken by all processes."""
@@ -197,16 +285,18 @@ class Store:
         """Return where `length` bytes for `count` entries may be written, 0 for nowhere."""
         start, allocated, entry_count = _HEADER.unpack_from(self._map, 0)
         end = _rounded(start + max(1, length), _ALIGN_BYTES)
-        if end > self.budget_bytes:
+        limit = self._limit
+        if end > limit:
             return 0
         if end > allocated:
-            until = min(self.budget_bytes, _rounded(end, _ALLOCATE_BYTES))
+            until = min(limit, _rounded(end, _ALLOCATE_BYTES))
             try:
                 os.posix_fallocate(self._fd, allocated, until - allocated)
             except OSError:
                 return 0
             allocated = until
         _HEADER.pack_into(self._map, 0, end, allocated, entry_count + count)
+        self.account.note(self._place, end)
         return int(start)
 
     def _publish(self, entry: _Entry) -> bool:
@@ -220,37 +310,6 @@ class Store:
         start, allocated, entry_count = _HEADER.unpack_from(self._map, 0)
         _HEADER.pack_into(self._map, 0, start, allocated, entry_count + (not found))
         return True
-
-    def _locked(self, act: Callable[[], int]) -> int:
-        """Run `act` while no other process or thread writes; return its result, or 0 if one does.
-
-        A record lock belongs to the process and ends with it, even if it is killed.
-        """
-        if self._pid != os.getpid():  # forked: another thread may have held the lock just then
-            self._threads, self._pid = threading.Lock(), os.getpid()
-        if not self._threads.acquire(timeout=_PATIENCE_S):
-            return 0
-        try:
-            if not self._lock_file():
-                return 0
-            try:
-                return act()
-            finally:
-                fcntl.lockf(self._fd, fcntl.LOCK_UN)
-        finally:
-            self._threads.release()
-
-    def _lock_file(self) -> bool:
-        until_s = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                if time.monotonic() > until_s:
-                    return False
-                time.sleep(0.0005)
-            else:
-                return True
 
 
 class _Entry:
@@ -274,10 +333,16 @@ def _open_nameless(spill_dir: str | None) -> int:
     return fd
 
 
-def _reopen(path: str, budget_bytes: int) -> Store:
+def _reopen(path: str, budget_bytes: int, account: Account, place: int) -> Store:
     store = Store.__new__(Store)
-    store._adopt(os.open(path, os.O_RDWR | os.O_CLOEXEC), budget_bytes)
+    store._adopt(os.open(path, os.O_RDWR | os.O_CLOEXEC), budget_bytes, account, place)
     return store
+
+
+def _reopen_account(path: str) -> Account:
+    account = Account.__new__(Account)
+    account._adopt(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    return account
 
 
 def _halves(key: bytes) -> tuple[int, int]:

@@ -71,7 +71,7 @@ class ReachableNames(NamedTuple):
             its functions that exist.
         kinds: names of the classes of what is read, and of their metaclasses.
         leading_to: gives the variables and the attributes that lead to functions at a
-            `path:line`.
+            `path:line`; given the name of a method, other than by its class.
     """
 
     attributes: set[str]
@@ -89,7 +89,7 @@ class ReachableNames(NamedTuple):
     options: set[str]
     alive: set[str]
     kinds: set[str]
-    leading_to: Callable[[str], tuple[set[str], set[str]]]
+    leading_to: Callable[[str, str], tuple[set[str], set[str]]]
 
 
 class Heap:
@@ -313,7 +313,7 @@ def names_of(
         attributes, variables, near, nested, collecting, loaders - others, shared, named, leading,
         direct | attributes | variables, leaders, iterated, options,
         _named(graph.kinds.values()) | graph.functions.keys(), _named(kinds),
-        cache(lambda place: _near(graph, graph.functions.get(place, set()))[:2]),
+        cache(lambda place, method: _near(graph, graph.functions.get(place, set()), method)[:2]),
     )  # fmt: skip
 
 
@@ -401,8 +401,12 @@ def _direct(
     return attributes, variables, nested, collecting
 
 
-def _near(graph: _Graph, read: set[int]) -> tuple[set[str], set[str], set[str], set[str]]:
+def _near(
+    graph: _Graph, read: set[int], method: str = ""
+) -> tuple[set[str], set[str], set[str], set[str]]:
     """Return the variables and the attributes that lead to any of some objects.
+
+    A class does not lead to them by the name of the `method` that they are.
 
     The third set is the attributes that lead there only as loaders;
     the fourth is the names of the classes of the objects in between.
@@ -417,6 +421,8 @@ def _near(graph: _Graph, read: set[int]) -> tuple[set[str], set[str], set[str], 
         for parent, name, is_variable in graph.edges.get(child, ()):
             if is_variable:
                 found.add(name)
+                continue
+            if method and name == method and issubclass(graph.kinds.get(parent, object), type):
                 continue
             leading.add(name)
             (loaders if child in graph.loaders else others).add(name)

@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.indices import order_of
+from hasten.loader.notices import said
 from hasten.loader.proof.holders import Heap, TooLarge, frames_of_threads, names_of, user_modules
 from hasten.loader.proof.items import read_items
 from hasten.loader.proof.script import Unreadable, code_of
@@ -23,7 +24,7 @@ def prove(loader: Any) -> LoaderProof:
     try:
         return _prove(loader)
     except Exception as error:  # whatever cannot be followed is not proven
-        why = f"its code cannot be followed ({type(error).__name__}: {error})"
+        why = f"its code cannot be followed ({said(error)})"
         return LoaderProof((MissingReason(ProofReason.PURE, why),), draws=True)
 
 

@@ -45,7 +45,7 @@ class VariableScope:
         found: its own variables that it sets from what is near outside of it.
         finds: whether others get from it what it finds outside: it is a function, or a special
             method that code other than the items calls.
-        hands: whether they get something near.
+        hands: whether they get something near; from any other method, those that hold it.
     """
 
     def __init__(self, unit: Unit, names: ReachableNames, known: Known) -> None:
@@ -178,15 +178,17 @@ class VariableScope:
                 if found:
                     self._raise(self.known.given, self.unit.name, NEAR
                                 if not isinstance(node, ast.Return) else found)  # fmt: skip
-                if found and self.finds and self._is_from_outside(node.value):
-                    self.known.finding.add(self.unit.name)
-                    self.hands = True
+                if found and self._is_from_outside(node.value):
+                    self.hands = self.finds or bool(self.unit.owner)
+                    if self.finds:
+                        self.known.finding.add(self.unit.name)
 
     def reach_holders(self, running: Iterable[VariableScope]) -> None:
         """Follow what already held this function, by another name, when the pass began."""
         function: Any = self.unit.function
         place = f"{self.unit.path}:{first_line(function)}"
-        variables, attributes = self.names.leading_to(place)
+        own_name = self.unit.name if self.unit.owner else ""
+        variables, attributes = self.names.leading_to(place, own_name)
         for scope in (self, *running):
             for name in variables - {self.unit.name}:
                 scope._reach(name, HOLDS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hasten.loader.notices import said
 from hasten.loader.proof.source import is_user_class
 from hasten.loader.sources.batched_code import made
 from hasten.loader.sources.gather import why_not_collated
@@ -48,7 +49,7 @@ def _why_not(leaf: Any) -> str:
     except NotBatched as why:
         return str(why)
     except Exception as error:  # the script will see for itself what the item raises
-        return f"{type(error).__name__}: {error}"
+        return said(error)
     return ""
 
 

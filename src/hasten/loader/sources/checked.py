@@ -9,6 +9,7 @@ from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
 from hasten.loader.fingerprint import fingerprint
 from hasten.loader.indices import listed
+from hasten.loader.notices import said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -140,7 +141,7 @@ class Checked:
         except Exception as error:
             if before is not None:
                 random_states.restore(before)
-            self._end(f"{self.name} raised {type(error).__name__}: {error}", is_wrong=False)
+            self._end(f"{self.name} raised {said(error)}", is_wrong=False)
             return self._of_stock(indices, fast=fast)
 
     def _both(self, indices: Sequence[int], *, fast: bool = False) -> Any:
@@ -159,11 +160,11 @@ class Checked:
             if not found and random_states.read() != after:
                 found = "the random generators afterwards"
         except Exception as error:
-            found, has_raised = f"it raised {type(error).__name__}: {error}", True
+            found, has_raised = f"it raised {said(error)}", True
         random_states.restore(after)
         if found:
-            said = f"{self.name} differs from torch's own batch: {found}"
-            self._end(said, is_wrong=not has_raised)
+            why = f"{self.name} differs from torch's own batch: {found}"
+            self._end(why, is_wrong=not has_raised)
         return truth
 
     def _looks(self) -> Any:

@@ -10,6 +10,7 @@ from collections import deque
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+from hasten.loader.notices import said
 from hasten.loader.random_states import as_read
 from hasten.loader.view import make_worker_iterator
 from hasten.loader.workers.early_answers import EarlyAnswers
@@ -162,11 +163,6 @@ class WorkerProcesses:
             if worker._parent_pid == os.getpid():  # else this is a copy of who started them
                 worker.kill()
         self._torchs._shutdown_workers()
-
-
-def said(error: BaseException) -> str:
-    """Return the first line of what an exception says."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _patient(iterator: Any, patience_s: float) -> Any:

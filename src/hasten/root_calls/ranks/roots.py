@@ -7,8 +7,10 @@ import os
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.cgroup import available_bytes
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, uninitialized
 from hasten.root_calls.own_code import second_derivatives
@@ -186,7 +188,7 @@ class Ranks:
         if sum(one.is_shared for one in self._known()) >= _MOST_MODELS_COUNT:
             return "the script has too many models"
         needed_bytes = 2 * self._rank_count * room_bytes(tensors)
-        if needed_bytes > _MOST_MEMORY_RATIO * _available_bytes():
+        if needed_bytes > _MOST_MEMORY_RATIO * (available_bytes(Path("/")) or 0):
             return "the memory is too small for the gradients of helpers"
         return ""
 
@@ -301,9 +303,3 @@ def _marked(tensors: list[Any]) -> frozenset[tuple[int, bool]]:
     zeros = {(at, False) for at, tensor in enumerate(tensors) if not bool(tensor.all())}
     floats = ((at, tensor) for at, tensor in enumerate(tensors) if tensor.is_floating_point())
     return frozenset(zeros | {(at, True) for at, tensor in floats if bool(tensor.isnan().any())})
-
-
-def _available_bytes() -> int:
-    with open("/proc/meminfo") as file:
-        lines = dict(line.split(":", 1) for line in file)
-    return int(lines["MemAvailable"].split()[0]) * 1024

@@ -52,6 +52,16 @@ def memory_left_bytes(root: Path) -> int | None:
     return min(left, default=None)
 
 
+def available_bytes(root: Path) -> int | None:
+    """Return what this job can still take, None where that is unknown.
+
+    It is the kernel's own estimate or what the tightest group leaves, whichever is less.
+    """
+    free_kib = fields(root / "proc/meminfo").get("MemAvailable")
+    left = (None if free_kib is None else free_kib * 1024, memory_left_bytes(root))
+    return min((count for count in left if count is not None), default=None)
+
+
 def ends_as_one(root: Path) -> bool:
     """Return whether the kernel kills a whole group of ours when its memory runs out.
 
