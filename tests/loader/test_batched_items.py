@@ -154,17 +154,7 @@ def halved(item):
     return item / 2
 
 
-class Borrowed(Rows):
-    def same(self, item=None):
-        return item
-
-    def __getitem__(self, i):
-        function = self.same
-        return function(self.x[i])
-
-
 CASES = {
-    "a method by a variable": Borrowed(x=numbers(3)),
     "pictures": Pictures(pictures=numbers(6, 5, dtype="uint8")),
     "colours": Colours(images=numbers(6, 5, 3, dtype="uint8"), labels=list(range(COUNT))),
     "numpy labels": Colours(images=numbers(2, 1, 3, dtype="uint8"), labels=np.arange(COUNT)),
@@ -481,6 +471,15 @@ class Helped(Rows):
         return self.helper.scale(self.x[i])
 
 
+class Borrowed(Rows):
+    def same(self, item=None):
+        return item
+
+    def __getitem__(self, i):
+        function = self.same
+        return function(self.x[i])
+
+
 class Worded(Rows):
     def __getitem__(self, i):
         return self.x[i] if self.split is self.word else self.x[0]
@@ -706,6 +705,7 @@ class Decorated(Rows):
         (Sized(), "something else than an array"),  # a number is a size
         (Unbound(x=numbers(3), own=False), "no value yet"),
         (Helped(x=numbers(3), helper=Watched()), "`.scale`"),
+        (Borrowed(x=numbers(3)), "`.same`"),
         (Worded(x=numbers(3), split="val", word="val"), "self.split is self.word"),
         (Mixed(x=numbers()), "numbers of one kind"),
         (Products(x=numbers(3)), "operator"),

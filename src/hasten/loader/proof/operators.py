@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hasten.loader.proof.reads import Reads
 
 _FEW = 64
-COMPARISONS: dict[type, Any] = {
+_COMPARISONS: dict[type, Any] = {
     ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.In: lambda one, held: one in held, ast.NotIn: lambda one, held: one not in held,
@@ -160,7 +160,7 @@ def tested(body: Frame, value: Value, node: ast.AST) -> bool | None:
 def _known_comparison(sign: ast.cmpop, operands: list[Value]) -> bool | None:
     """Return the result of a comparison of two live values; None if it is unknown."""
     left, right = operands
-    compare = COMPARISONS.get(type(sign))
+    compare = _COMPARISONS.get(type(sign))
     if compare is None or not left.objects or right.only is ... or len(left.objects) > _FEW:
         return None
     one = right.only

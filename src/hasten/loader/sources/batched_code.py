@@ -9,13 +9,12 @@ none of the script's code is run.
 from __future__ import annotations
 
 import ast
+import operator
 from functools import cache
 from inspect import getattr_static
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof.objects import OPAQUE, attribute_of, has_attribute
-from hasten.loader.proof.operators import COMPARISONS
 from hasten.loader.proof.source import function_of, is_user_class, is_user_function
 from hasten.loader.sources.item_stack import (
     ItemKind,
@@ -24,6 +23,7 @@ from hasten.loader.sources.item_stack import (
     computed,
     indexed,
     is_number,
+    is_plain,
 )
 from hasten.loader.sources.stack_functions import BUILTINS, known_functions, method_of
 
@@ -34,6 +34,10 @@ _DEEPEST = 6
 _MOST_MEMBERS = 100
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 _DECIDING = _PLAIN | {FunctionType, list, tuple, dict}  # stacks inside are of one length
+_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
 
 
 def made(dataset: Any, indices: Any) -> Any:
@@ -173,6 +177,10 @@ class _Body:
             owner = self.value(node.func.value)
             if isinstance(owner, ItemStack):
                 return method_of(owner, node.func.attr, arguments, named)
+            method = getattr_static(type(owner), node.func.attr, None)
+            is_method = type(method) is FunctionType and node.func.attr not in _own(owner)
+            if is_method and _is_readable(owner):
+                return _run(method, [owner, *arguments], named, self._depth + 1)
             called = _member(owner, node.func.attr)
         else:
             called = self.value(node.func)
@@ -181,9 +189,6 @@ class _Body:
             return known(*arguments, **named)
         if type(called) is FunctionType:
             return _run(called, arguments, named, self._depth + 1)
-        if type(called) is MethodType:
-            whole = [called.__self__, *arguments]
-            return _run(called.__func__, whole, named, self._depth + 1)
         if is_user_class(type(called)):
             function = getattr_static(type(called), "__call__", None)
             return _run(function, [called, *arguments], named, self._depth + 1)
@@ -251,9 +256,10 @@ def _compare(body: _Body, node: ast.Compare) -> Any:
     named = any(one is None or type(one) is bool for one in (left, right))
     by_identity = isinstance(node.ops[0], ast.Is | ast.IsNot)
     plain = {type(left), type(right)} <= _PLAIN
-    if len(node.ops) > 1 or not (named if by_identity else plain):
+    compared = _COMPARED.get(type(node.ops[0]))
+    if len(node.ops) > 1 or compared is None or not (named if by_identity else plain):
         raise NotBatched(f"`{ast.unparse(node):.60}` is not followed")
-    return COMPARISONS[type(node.ops[0])](left, right)
+    return compared(left, right)
 
 
 def _contains(owner: Any, member: Any, node: ast.Compare) -> bool:
@@ -292,15 +298,29 @@ def _is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
+def _own(value: Any) -> dict[str, Any]:
+    """Return an object's own attributes."""
+    found = getattr(value, "__dict__", None)
+    return found if type(found) is dict else {}
+
+
 def _member(owner: Any, name: str) -> Any:
     """Return an attribute without running any code of the script's."""
     if isinstance(owner, ModuleType):
         if owner.__name__ in ("torch", "numpy") and name in vars(owner):
             return vars(owner)[name]
         raise NotBatched(f"`{owner.__name__}.{name}` is not known")
-    if isinstance(owner, ItemStack) or not has_attribute(owner, name):
+    if isinstance(owner, ItemStack) or not _is_readable(owner):
         raise NotBatched(f"`.{name}` is not followed")
-    found = attribute_of(owner, name)
-    if found is OPAQUE or isinstance(found, property):
-        raise NotBatched(f"`.{name}` is not followed")
-    return found
+    of_class = getattr_static(type(owner), name, None)
+    if name in _own(owner) and not hasattr(type(of_class), "__set__"):
+        return _own(owner)[name]
+    if type(of_class) in (int, float, bool, str) or is_plain(of_class):
+        return of_class
+    raise NotBatched(f"`.{name}` is not followed")
+
+
+def _is_readable(owner: Any) -> bool:
+    """Return whether attributes of an object are read by Python's own code."""
+    kind: Any = type(owner)
+    return not isinstance(owner, type) and kind.__getattribute__ is object.__getattribute__
