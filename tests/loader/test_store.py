@@ -161,6 +161,23 @@ def test_gives_its_memory_back_when_nobody_holds_it() -> None:
         os.fstat(fd)
 
 
+def test_a_writer_that_is_at_work_does_not_undo_a_release(monkeypatch) -> None:
+    account = Account()
+    store = Store(1 << 20, account=account)
+    allocate = os.posix_fallocate
+
+    def released_meanwhile(*args):
+        store.release()
+        allocate(*args)
+
+    monkeypatch.setattr(os, "posix_fallocate", released_meanwhile)
+    store.put(b"late", b"x")
+    assert account.beside(-1) == 0
+    assert not store.has_room(1)
+    assert not store.put(b"later", b"x")
+    assert Store(1 << 20, account=account).put(b"another", b"x")
+
+
 def test_stores_on_one_account_share_a_budget_and_one_that_is_released_makes_room() -> None:
     account = Account()
     first, second = (Store(1 << 17, account=account) for _ in range(2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,8 @@ class Cache:
         stores = self._stores()
         if len(stores) >= _MOST_STORES:
             return stores[-1]
-        self._account = self._account or Account()
+        if self._account is None or self._account.maker_pid != os.getpid():
+            self._account = Account()
         return Store(self._budget_bytes, spill_dir=self._spill_dir, account=self._account)
 
     def _drawing(self, dataset: Any) -> Memo | None:

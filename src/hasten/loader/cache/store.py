@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _HEADER = struct.Struct("<3Q")  # next free byte, allocated up to, entries
+_RELEASED = struct.Struct("<Q")  # behind the header, as a writer may be about to rewrite that
 _SLOT = struct.Struct("<5Q")  # both halves of the key, offset, length, check
 _PAGE_BYTES = 4096
 _ALIGN_BYTES = 64
@@ -30,7 +31,11 @@ _MOST_STORES = 64  # of a process and of those it forks
 
 
 class Account:
-    """What several stores have taken, where all their processes see it, and their common lock."""
+    """What several stores have taken, where all their processes see it, and their common lock.
+
+    Attributes:
+        maker_pid: the process that made it. Those that it forked do not release what they open.
+    """
 
     def __init__(self) -> None:
         fd = _open_nameless(None)
@@ -41,7 +46,7 @@ class Account:
         self._fd = fd
         self._taken = memoryview(mmap.mmap(fd, _PAGE_BYTES)).cast("Q")[:_MOST_STORES]
         self._threads = threading.Lock()
-        self._pid = os.getpid()
+        self._pid = self.maker_pid = os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen_account, (f"/proc/{os.getpid()}/fd/{self._fd}",)
@@ -161,14 +166,18 @@ class Store:
         """
         if self._owner_pid == os.getpid():
             self._owner_pid = 0
-            full = self.budget_bytes
-            _HEADER.pack_into(self._map, 0, full, full, self.counts()["entries"])
+            _RELEASED.pack_into(self._map, _HEADER.size, 1)
             self.account.note(self._place, 0)
+
+    @property
+    def _is_released(self) -> bool:
+        return bool(_RELEASED.unpack_from(self._map, _HEADER.size)[0])
 
     @property
     def _limit(self) -> int:
         """Where its memory ends, given what others on the account have taken."""
-        return self.budget_bytes - self.account.beside(self._place)
+        beside = self.account.beside(self._place)
+        return 0 if self._is_released else self.budget_bytes - beside
 
     def get(self, key: bytes) -> memoryview | None:
         """Return the bytes of `key`, None where there are none.
@@ -297,6 +306,8 @@ class Store:
             allocated = until
         _HEADER.pack_into(self._map, 0, end, allocated, entry_count + count)
         self.account.note(self._place, end)
+        if self._is_released:  # meanwhile
+            self.account.note(self._place, 0)
         return int(start)
 
     def _publish(self, entry: _Entry) -> bool:
