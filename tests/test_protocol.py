@@ -127,6 +127,8 @@ def test_a_message_comes_out_as_it_went_in(kind) -> None:
         told(traits={"loader.workers": 2}),
         told(traits={"loader": {"worker_count": 2}}),
         told(traits="good"),
+        [],
+        {"v": protocol.VERSION, "kind": ["Ended"]},
     ],
 )
 def test_what_another_release_says_is_not_taken_for_ours(line) -> None:
@@ -142,6 +144,8 @@ def test_an_order_comes_out_as_it_went_in() -> None:
     assert Order.read(order.write()) == order
     with pytest.raises(ValueError, match="no order of this release"):
         Order.read('{"mode": "run", "mood": "good"}')
+    with pytest.raises(ValueError, match="no order of this release"):
+        Order.read("null")
 
 
 def test_the_page_names_every_message_with_its_fields() -> None:

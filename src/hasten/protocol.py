@@ -93,10 +93,12 @@ class Order:
             ValueError: it is not an order of this release.
         """
         try:
-            order: Order = revive(cls, json.loads(text))
-            return order
+            order = revive(cls, json.loads(text))
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"no order of this release: {error}") from error
+        if not isinstance(order, cls):
+            raise ValueError(f"no order of this release: {text}")
+        return order
 
 
 # ---- what a waiting child is told
@@ -329,8 +331,10 @@ def decode(line: bytes) -> tuple[Message, int | None]:
         ValueError: it is not a message of this release.
     """
     found = json.loads(line)
+    if not isinstance(found, dict):
+        raise ValueError(f"no message: {found!r}")
     version, kind, pid = (found.pop(name, None) for name in ("v", "kind", "pid"))
-    if version != VERSION or kind not in _KINDS:
+    if version != VERSION or str(kind) not in _KINDS:
         raise ValueError(f"protocol {version!r}, message {kind!r}")
     try:
         return revive(_KINDS[kind], found), pid

@@ -298,6 +298,17 @@ class Bent(OneLayer):
         return self.layer(x).square().mean().clamp(max=1e3)
 
 
+class Warming(OneLayer):
+    """Its loss counts the calls with gradients."""
+
+    seen = 0
+
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            self.seen += 1
+        return self.layer(x).square().mean() / (1 + self.seen)
+
+
 class Meter:
     def __init__(self):
         self.count = 0
@@ -854,6 +865,17 @@ def bent_in_evaluation(call):
     net = Bent()
     with torch.no_grad():
         return net, [float(call(net, rows()[0] * size)) for size in (1, 1, 1, 1e3, 1e3, 1e3)]
+
+
+@scene
+def warming(call):
+    """It evaluates before it trains."""
+    net = Warming()
+    with torch.no_grad():
+        told = [float(call(net, rows()[0])) for _ in range(3)]
+    optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+    told += [descend(optimizer, call(net, rows()[0])) for _ in range(3)]
+    return net, [*told, net.seen]
 
 
 @scene

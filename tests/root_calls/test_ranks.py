@@ -91,8 +91,14 @@ def test_what_cannot_be_shared_stays_in_one_process_to_the_bit(name) -> None:
     assert (seen["distance"], seen["told"], seen["generator"], seen["left"]) == (0.0, 0.0, True, 0)
 
 
+def test_what_a_model_does_only_with_gradients_is_not_done_while_it_evaluates() -> None:
+    seen = played(2)[0]["warming"]
+    assert seen["excused"] == "a call of the model changes seen", "in training"
+    assert seen["told"] <= 1e-9, "the number of calls, too"
+
+
 def test_every_scene_is_judged() -> None:
-    assert {*STAYS, *SHARED, "faults"} == set(played(2)[0])
+    assert {*STAYS, *SHARED, "warming", "faults"} == set(played(2)[0])
 
 
 def test_what_a_model_prints_is_what_one_process_prints() -> None:
@@ -257,5 +263,5 @@ def test_a_scale_by_a_sum_over_the_batch_is_seen(loss, name, name_of_scalars) ->
 def test_helpers_take_no_more_than_the_container_leaves(left_bytes, is_small, monkeypatch) -> None:
     monkeypatch.setattr(roots, "available_bytes", lambda root: left_bytes)
     ranks = SimpleNamespace(_rank_count=2, _known=list)
-    why = roots.Ranks._unfit(ranks, torch.nn.Linear(1000, 1000))
+    why = roots.Ranks._without_room(ranks, torch.nn.Linear(1000, 1000))
     assert ("the memory is too small" in why) == is_small

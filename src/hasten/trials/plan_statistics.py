@@ -346,7 +346,9 @@ def _gap(walls_s: Sequence[float], times: float) -> int:
     A loop that logs every tenth step begins to count anew with each pass over the data, and other
     processes lengthen a step here and there: most long steps, not all, have one so far behind.
     """
-    found, count = rare_steps(walls_s, times), len(walls_s)
+    found, count = set(rare_steps(walls_s, times)), len(walls_s)
+    if not found:
+        return 0
     most = min(count // _LEAST_GAPS, int(_LONGEST_PASS_S * count / sum(walls_s)))
     met = {gap: sum(index + gap in found for index in found) for gap in range(2, most + 1)}
     by_chance = _CHANCE_TIMES * len(found) ** 2 / count

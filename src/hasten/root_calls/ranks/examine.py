@@ -111,13 +111,12 @@ def _prove(root_call: RootCall, plain: _PlainCall, start: Start) -> bool:
 
     plain.before.restore()
     try:
-        module = copy.deepcopy(root_call.module, _kept(root_call.module)).double()
         args, kwargs = with_tensors((root_call.args, root_call.kwargs), wider)
-        twin = root_call._replace(
-            module=module, args=args, kwargs=kwargs, tensors=tensors_in((args, kwargs)),
-            call=lambda args, kwargs: module(*args, **kwargs),
+        twin = _of_a_copy(root_call)._replace(
+            args=args, kwargs=kwargs, tensors=tensors_in((args, kwargs)),
             surroundings=root_call.surroundings._replace(autocast=None),
         )  # fmt: skip
+        twin.module.double()
         with torch.autocast("cpu", enabled=False):
             found = _call_plainly(twin)
     except Exception:
@@ -128,6 +127,12 @@ def _prove(root_call: RootCall, plain: _PlainCall, start: Start) -> bool:
     with torch.autocast("cpu", enabled=False):
         _compare(twin, found, start, _PROOF_TOLERANCE, _tolerance(twin))
     return True
+
+
+def _of_a_copy(root_call: RootCall) -> RootCall:
+    """Return a call of a copy of its model."""
+    module = copy.deepcopy(root_call.module, _kept(root_call.module))
+    return root_call._replace(module=module, call=lambda args, kwargs: module(*args, **kwargs))
 
 
 def _kept(module: Any) -> dict[int, Any]:
@@ -174,13 +179,19 @@ def _compare(
 
 
 def _check_scale(root_call: RootCall, plain: _PlainCall, joins: tuple[Join, ...]) -> None:
-    """Make a call once more, to see how it computes; scalars with a graph, in evaluation too."""
+    """Make a call once more, to see how it computes; scalars with a graph, in evaluation too.
+
+    What a model does only with gradients is then done by a copy, as the script did not ask for it.
+    """
     import torch
 
     plain.before.restore()
     has_scalars = any(join is not Join.CONCATENATED for join in joins)
-    looks = has_scalars and not torch.is_inference_mode_enabled()
-    with torch.set_grad_enabled(looks or root_call.surroundings.with_grad):
+    has_graph = root_call.surroundings.with_grad
+    is_small = room_bytes(root_call.module.parameters()) <= _LARGEST_COPY_BYTES
+    if has_scalars and not has_graph and is_small and not torch.is_inference_mode_enabled():
+        root_call, has_graph = _of_a_copy(root_call), True
+    with torch.set_grad_enabled(has_graph):
         name, result = scaled_by_sums(root_call, has_scalars=has_scalars)
     if name:
         raise _DiffersError(f"it may divide by what it counts in the batch ({name})")
