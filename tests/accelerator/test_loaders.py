@@ -15,10 +15,10 @@ from hasten.trials.runner import TrialRunner
 SCRIPT = str(Path(__file__).with_name("fed_training.py"))
 PLANS = (
     ("rows", "batched_fetch=true"),
-    ("rows", "loader_workers=0"),
+    pytest.param("rows", "loader_workers=0", marks=pytest.mark.slow),
     ("items", "loader_workers=2"),
     ("items", "sample_cache=1GiB"),
-    ("items", "worker_threads=1"),
+    pytest.param("items", "worker_threads=1", marks=pytest.mark.slow),
     ("items", "device_copies=call"),
     ("items", "device_copies=arrival"),
 )

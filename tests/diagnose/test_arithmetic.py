@@ -112,6 +112,7 @@ def denormals_are_slow():
     return best_s(1e-40) > 2 * best_s(1e-3)
 
 
+@pytest.mark.slow
 def test_what_a_loop_does_beside_its_passes_is_found(diagnosed) -> None:
     found = diagnosed(LOOP, "sick", seconds=SECONDS)
     assert found["per-parameter-loops"].share.low_ratio > 0
@@ -121,6 +122,7 @@ def test_what_a_loop_does_beside_its_passes_is_found(diagnosed) -> None:
     assert "total += loss" in lines(found["graph-kept-alive"])
 
 
+@pytest.mark.slow
 def test_a_list_that_is_walked_through_and_grows_is_found(diagnosed) -> None:
     found = diagnosed(LOOP, "growing", seconds=SECONDS)
     assert "other" in found["growing-steps"].message
@@ -132,6 +134,7 @@ def test_a_batch_of_two_rows_is_tiny(diagnosed) -> None:
     assert found["tiny-batch"].lever is None
 
 
+@pytest.mark.slow
 def test_a_loop_with_the_same_calls_that_cost_little_is_left_alone(diagnosed) -> None:
     found = diagnosed(LOOP, "healthy", seconds=SECONDS)
     assert not found.keys() & {
@@ -156,6 +159,7 @@ def test_what_makes_passes_slow_is_found(diagnosed) -> None:
     assert "longest row" in found["padding-waste"].remedy
 
 
+@pytest.mark.slow
 def test_passes_of_the_same_kinds_that_cost_little_are_left_alone(diagnosed) -> None:
     found = diagnosed(PASSES, "healthy", seconds=SECONDS)
     assert not found.keys() & {

@@ -207,6 +207,7 @@ def test_the_same_calls_without_their_cost_are_left_alone(diagnosed) -> None:
 
 
 @pytest.mark.child
+@pytest.mark.slow
 def test_a_table_that_is_read_row_by_row_is_found(diagnosed) -> None:
     found = diagnosed(ROWS, "table")["per-sample-fetch"]
     assert found.share.low_ratio > 0.1
@@ -228,6 +229,7 @@ def test_a_stream_of_small_items_is_left_alone(diagnosed) -> None:
 
 
 @pytest.mark.child
+@pytest.mark.slow
 def test_a_wait_that_nothing_else_explains_is_told_with_what_is_known(diagnosed) -> None:
     found = diagnosed(PADDED, "sick")["data-wait"]
     assert found.share.low_ratio > 0.2
