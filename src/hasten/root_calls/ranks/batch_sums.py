@@ -6,8 +6,6 @@ nothing out: one batch does not show that shares cannot be joined.
 
 from __future__ import annotations
 
-import importlib
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.values import tensors_in
@@ -32,7 +30,7 @@ def scaled_by_sums(root_call: RootCall, *, has_scalars: bool) -> tuple[str, Any]
     number may be divided by.
     """
     seen = _Sums(root_call)
-    with _watch_class()(seen.follow):
+    with _watching(seen.follow):
         result = root_call.call(root_call.args, root_call.kwargs)
     return seen.scaling or (seen.reading if has_scalars else ""), result
 
@@ -71,28 +69,19 @@ class _Sums:
             self._is_sum[one] = is_sum
 
 
-@cache
-def _watch_class() -> Any:
-    """Return a mode of torch that reports every operation."""
+def _watching(follow: Callable[..., None]) -> Any:
+    """Return a context in which `follow` is told of every operation of torch."""
     import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
 
-    modes: Any = importlib.import_module("torch.utils._python_dispatch")
+    def dispatch(mode: Any, operation: Any, types: Any, args: Any = (), kw: Any = None) -> Any:
+        result = operation(*args, **(kw or {}))
+        name = operation.overloadpacket.__name__.removesuffix("_")
+        draws = torch.Tag.nondeterministic_seeded in operation.tags
+        follow(name, (args, kw), result, draws=draws)
+        return result
 
-    class Watch(modes.TorchDispatchMode):  # type: ignore[misc]
-        def __init__(self, follow: Callable[..., None]) -> None:
-            super().__init__()
-            self._follow = follow
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            result = func(*args, **(kwargs or {}))
-            draws = torch.Tag.nondeterministic_seeded in func.tags
-            name = func.overloadpacket.__name__.removesuffix("_")
-            self._follow(name, (args, kwargs), result, draws=draws)
-            return result
-
-    return Watch
+    return type("SumMode", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
 
 
 def _tells_nothing(name: str, args: Any) -> bool:
