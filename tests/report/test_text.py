@@ -76,6 +76,13 @@ def test_what_is_unknown_is_left_out(profile, machine, profiled):
         assert words not in page, words
 
 
+def test_measuring_never_makes_a_step_faster(profile, machine, profiled):
+    noisy = replace(
+        profile, own_cost=replace(profile.own_cost, low_ratio=0.5, mid_ratio=0.7, high_ratio=1.16)
+    )
+    assert "at most 16% of a step" in shown(text.render_profile(profiled(noisy, machine)))
+
+
 def test_tokens_are_called_tokens(profile, machine, profiled):
     page = shown(text.render_profile(profiled(replace(profile, sample_unit="tokens"), machine)))
     assert "tokens/s" in page

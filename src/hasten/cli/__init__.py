@@ -336,7 +336,8 @@ def _names(given: Sequence[str] | None) -> list[str]:
 def _setting(pair: str) -> tuple[str, Setting]:
     name, equals, value = pair.partition("=")
     if not (name and equals and value):
-        raise UsageError(f"Cannot read --set {pair}.", remedy="Write --set NAME=SETTING.")
+        remedy = f"Write --set {name or 'NAME'}=SETTING; most levers take true."
+        raise UsageError(f"Cannot read --set {pair}.", remedy=remedy)
     if value.lower() in ("true", "false"):
         return name, value.lower() == "true"
     for kind in (int, float):

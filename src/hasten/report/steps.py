@@ -167,7 +167,11 @@ def usage(profile: Profile, machine: Machine) -> list[tuple[str, str]]:
     if (cost := profile.own_cost) is not None:
         ends = (cost.mid_ratio, cost.low_ratio, cost.high_ratio)
         mid, low, high = (percent(ratio - 1) for ratio in ends)
-        rows.append(("own cost", f"measuring adds {mid} to a step ({low} to {high})"))
+        said = f"measuring adds {mid} to a step ({low} to {high})"
+        if cost.mid_ratio < 1:  # noise: no hook makes a step faster
+            most = percent(max(cost.high_ratio - 1, 0.0))
+            said = f"too small to measure here: at most {most} of a step"
+        rows.append(("own cost", said))
     return rows
 
 
