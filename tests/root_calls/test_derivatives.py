@@ -19,6 +19,15 @@ from hasten.root_calls.own_code import second_derivatives
             "has autograd.grad(..., True) in late",
         ),
         (
+            "def late(o, x, *more):\n    return torch.autograd.grad(o, x, *more, True)",
+            "has autograd.grad(..., True) in late",
+        ),
+        (
+            "def late(o, x):\n    return torch.autograd.grad(o, x, None, retain_graph=True, "
+            "allow_unused=True)",
+            "",
+        ),
+        (
             "def penalty(grad, x):\n    return grad(x, create_graph=True)",
             "has create_graph in penalty",
         ),

@@ -7,9 +7,10 @@ import os
 import re
 import sys
 import sysconfig
+from dis import get_instructions
 from functools import cache
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -114,7 +115,27 @@ def _differentiates_twice(code: CodeType) -> str:
         if constant == _TWICE or (isinstance(constant, tuple) and _TWICE in constant):
             return _TWICE
     by_place = {"autograd", "grad"} <= set(code.co_names) and True in code.co_consts
-    return "autograd.grad(..., True)" if by_place else ""
+    return "autograd.grad(..., True)" if by_place and _gives_by_place(code, 5) else ""
+
+
+def _gives_by_place(code: CodeType, count: int) -> bool:
+    """Return whether a call in this code gives so many arguments by place, or a list of them.
+
+    `create_graph` is the fifth argument of `autograd.grad`; a True may be another's, by name.
+    """
+    names: Any = ()
+    constant: Any = None
+    for one in get_instructions(code):
+        if one.opname == "KW_NAMES":  # up to Python 3.12; it has no `argval`
+            names = code.co_consts[one.arg or 0]
+        elif one.opname == "LOAD_CONST":
+            constant = one.argval
+        elif one.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
+            names = constant if one.opname == "CALL_KW" else names
+            if one.opname == "CALL_FUNCTION_EX" or (one.arg or 0) - len(names) >= count:
+                return True
+            names = ()
+    return False
 
 
 @cache
