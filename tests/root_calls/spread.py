@@ -468,6 +468,14 @@ ordinary_scene("keeping_a_mean", Centered, rows)
 ordinary_scene("described", Described, rows)
 
 
+class Listing(Described):
+    def parameters(self):
+        return list(super().parameters())
+
+
+ordinary_scene("parameters_in_a_list", Listing, rows)
+
+
 ordinary_scene("channels_last", lambda: images().to(memory_format=torch.channels_last), pictures)
 
 

@@ -52,7 +52,7 @@ SHARED = (
     "under_autocast", "drawn_in_every_way", "rows_of_several_samples",
     "growing_batches", "hooked_in_between", "annealed", "experts", "averages_in_between",
     "frozen_in_between", "a_mean_of_some_in_the_end", "centred", "described",
-    "attention_with_dropout",
+    "attention_with_dropout", "parameters_in_a_list",
 )  # fmt: skip
 
 pytestmark = pytest.mark.child

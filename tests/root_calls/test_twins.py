@@ -114,6 +114,15 @@ loop, same = both([4] * 12, refuses)
 facts["refuses"] = [same, loop.errors]
 
 
+class Listing(Net):
+    def parameters(self):
+        return [*self.last.parameters()]
+
+
+loop, same = both([4] * 12, make=Listing)
+facts["listing"] = [same, loop.compiler.built, loop.errors]
+
+
 class Halfway(Counter):
     def __call__(self, graph, inputs):
         def run(*inputs):
@@ -426,6 +435,10 @@ def test_a_compiler_that_fails_leaves_numbers_buffers_and_draws_alone(kind, twin
     same, errors = twins[kind]
     assert same
     assert len(errors) == 1
+
+
+def test_a_model_with_parameters_of_its_own_is_compiled(twins) -> None:
+    assert twins["listing"] == [True, 1, []]
 
 
 def test_a_model_that_is_not_one_graph_stays_as_it_is_and_says_why(twins) -> None:

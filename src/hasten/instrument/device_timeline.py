@@ -73,9 +73,11 @@ def device_timeline(live: LiveTraining) -> DeviceTimeline | None:
     """
     if not accelerators.in_use():
         return None
+    from torch.nn import Module
+
     held = chain(
         (weight for optimizer in live.optimizers.known for weight in parameters_of(optimizer)),
-        (weight for root in live.roots.known for weight in root.parameters()),
+        (weight for root in live.roots.known for weight in Module.parameters(root)),
     )
     device = next((w.device for w in held if w.device.type not in ("cpu", "meta")), None)
     if device is None:

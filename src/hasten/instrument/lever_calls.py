@@ -134,11 +134,12 @@ def _can_be_asked(module: Any) -> bool:
 
     A module that has no hash, or other attributes by these names, may raise any exception.
     """
+    from torch.nn import Module
     from torch.nn.parameter import is_lazy
 
     try:
         iter(module.modules())
-        return not any(map(is_lazy, (*module.parameters(), *module.buffers())))
+        return not any(map(is_lazy, (*Module.parameters(module), *module.buffers())))
     except Exception:
         return False
 

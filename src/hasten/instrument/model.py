@@ -46,12 +46,13 @@ class ModelFacts:
     def called(self, module: Any, args: Any = ()) -> None:
         """Look at a root module, and at its first input, when it is called for the first time."""
         from torch import Tensor
+        from torch.nn import Module
 
         if module in self._roots:
             return
         self._roots[module] = None
         parts = list(module.modules())
-        weights = list(module.parameters())
+        weights = list(Module.parameters(module))
         if weights:
             self._ranks.add(args[0].dim() if args and isinstance(args[0], Tensor) else 0)
         if weights and self.found.parameter_count is None:
@@ -76,9 +77,11 @@ class ModelFacts:
 
     def add_unshared(self, traits: Traits) -> Traits:
         """Return traits with why no module with weights can be shared, if none can."""
+        from torch.nn import Module
+
         why = ""
         for root in self._roots:
-            if next(root.parameters(), None) is not None:
+            if next(Module.parameters(root), None) is not None:
                 why = self.why_unshared(root)
                 if not why:
                     return traits

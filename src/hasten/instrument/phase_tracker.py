@@ -42,8 +42,10 @@ class PhaseTracker:
         """Return FORWARD, LOSS (no parameters) or EVALUATION (trained, but not now)."""
         first, asks = self._first_parameters.get(module), self._asks_for_gradients()
         if first is None:
+            from torch.nn import Module
+
             try:
-                parameters = list(module.parameters())
+                parameters = list(Module.parameters(module))
             except Exception:  # a module that cannot be asked
                 return _FORWARD
             first = id(parameters[0] if parameters else None)

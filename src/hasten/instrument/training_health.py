@@ -211,11 +211,13 @@ class TrainingHealthMonitor:
 
     def _choose(self) -> list[Any]:
         """Choose a few of the tensors that the optimizers and root modules train."""
+        from torch.nn import Module
+
         found: dict[int, Any] = {}
         for optimizer in list(self._watch.live.optimizers.known):
             found.update((id(p), p) for p in parameters_of(optimizer))
         for module in list(self._watch.live.roots.known):
-            found.update((id(p), p) for p in module.parameters())
+            found.update((id(p), p) for p in Module.parameters(module))
         return _spread(list(found.values()))
 
 

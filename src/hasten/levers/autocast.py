@@ -27,7 +27,7 @@ from hasten.lever import Lever, one_of, undo_all
 from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.loss_scaling import scaling_for
 from hasten.root_calls.own_code import find_word
-from hasten.root_calls.values import with_tensors
+from hasten.root_calls.values import weights_of, with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +107,7 @@ def _device(module: Any) -> str | None:
     """Return the type of device of a float32 model, None for any other and for losses."""
     import torch
 
-    first = next((p for p in module.parameters() if p.is_floating_point()), None)
+    first = next((p for p in weights_of(module) if p.is_floating_point()), None)
     if first is None or first.dtype != torch.float32:
         return None
     kind = str(first.device.type)

@@ -21,6 +21,7 @@ from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.fit import compiled_by_script, plain_surroundings
 from hasten.root_calls.layouts import Activations, guard_kind
 from hasten.root_calls.own_code import STREAMS, mention
+from hasten.root_calls.values import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +150,7 @@ class _Roots:
 
     def _look_at_script(self, module: Any) -> None:
         """Stop if the script may see the views that this lever makes, or use them too early."""
-        is_on_device = any(not weight.is_cpu for weight in module.parameters())
+        is_on_device = any(not weight.is_cpu for weight in weights_of(module))
         if not len(self._left) and (where := mention(("next_functions", "make_dot"))):
             self._stopped = f"its graph is looked at: {where}"
         elif is_on_device and not self._stopped and (where := mention(STREAMS)):

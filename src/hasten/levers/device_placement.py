@@ -29,7 +29,7 @@ from hasten.loader.device.device import find_spare_bytes
 from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.missing_devices import replace_missing
 from hasten.root_calls.snapshot import Snapshot
-from hasten.root_calls.values import with_tensors
+from hasten.root_calls.values import weights_of, with_tensors
 from hasten.units import size
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Placement:
 
         self._weighed[module] = None
         spare_bytes = find_spare_bytes(self._device)
-        weights = {id(weight): weight for one in self._placed for weight in one.parameters()}
+        weights = {id(weight): weight for one in self._placed for weight in weights_of(one)}
         needed_bytes = _STEP_RATIO * sum(w.nbytes for w in weights.values() if w.requires_grad)
         if spare_bytes is not None and spare_bytes < needed_bytes:
             raise torch.cuda.OutOfMemoryError(
@@ -253,7 +253,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _state(module: Any) -> Iterator[Any]:
-    yield from module.parameters()
+    yield from weights_of(module)
     yield from module.buffers()
 
 

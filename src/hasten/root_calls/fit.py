@@ -6,6 +6,8 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from hasten.root_calls.values import weights_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,7 +25,7 @@ def unfit(module: Any) -> str:
         return "its ranks exchange gradients while the backward pass goes on"
     if any(getattr(torch.nn.modules.module, kind) for kind in _OF_ALL_MODULES):
         return "hooks are registered for all modules"
-    if any(map(has_hooks, module.parameters())):
+    if any(map(has_hooks, weights_of(module))):
         return "its weights have hooks"
     reasons = (_unfit_part(part) for part in module.modules())
     return next(filter(None, reasons), "")
@@ -62,7 +64,7 @@ def uninitialized(module: Any) -> bool:
     """Return whether a lazy module still waits for its first call."""
     from torch.nn.parameter import is_lazy
 
-    return any(map(is_lazy, module.parameters()))
+    return any(map(is_lazy, weights_of(module)))
 
 
 @cache

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, ref
 from hasten.root_calls.calls import leaves_among, nodes_behind
 from hasten.root_calls.fit import has_hooks
 from hasten.root_calls.own_code import find_word
+from hasten.root_calls.values import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -196,7 +197,7 @@ class LossScaling:
 
     def _and_all_weights(self, found: list[Any]) -> list[Any]:
         modules = [module for there in self._roots.values() if (module := there()) is not None]
-        weights = chain.from_iterable(module.parameters() for module in modules)
+        weights = chain.from_iterable(weights_of(module) for module in modules)
         return list({id(tensor): tensor for tensor in (*found, *weights)}.values())
 
 

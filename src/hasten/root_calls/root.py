@@ -10,7 +10,7 @@ from weakref import ref
 
 from hasten.root_calls.calls import leaves_among, loosen, nodes_behind
 from hasten.root_calls.fit import uninitialized
-from hasten.root_calls.values import tensors_in
+from hasten.root_calls.values import tensors_in, weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ class Root:
 
         weights = [weight for held in self._weights if (weight := held()) is not None]
         if not weights or len(weights) < len(self._weights):
-            weights = [] if uninitialized(module) else list(module.parameters())
+            weights = [] if uninitialized(module) else list(weights_of(module))
             weights = [weight for weight in weights if weight.layout is torch.strided]
             self._weights = list(map(ref, weights))
             self._methods = _methods(module)

@@ -14,6 +14,7 @@ from hasten.root_calls.model_code import other_draws
 from hasten.root_calls.own_code import mention, second_derivatives
 from hasten.root_calls.root import Root
 from hasten.root_calls.snapshot import Snapshot, states, went_on
+from hasten.root_calls.values import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,7 +113,7 @@ class Twins:
     def _wanted(self, root: Root, key: Any, module: Any) -> Any:
         if root.why_plain:
             root.give_up(RuntimeError(root.why_plain))
-        elif next(module.parameters(), None) is None:
+        elif next(weights_of(module), None) is None:
             root.give_up(None)
         elif root.hook_serial >= 0 and root.trains:  # a lazy module has not been looked at
             return root.wanted(key)
@@ -194,7 +195,7 @@ _MARKS = ("_dynamo", "_torchdynamo")
 @contextmanager
 def unmarked(module: Any) -> Iterator[None]:
     """Remove what the compiler notes on parameters and modules, as it would be saved with them."""
-    holders = [*module.modules(), *module.parameters(), *module.buffers()]
+    holders = [*module.modules(), *weights_of(module), *module.buffers()]
     before = [set(vars(holder)) for holder in holders]
     try:
         yield

@@ -103,11 +103,13 @@ class Recorder:
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Keep which parts of a root module train and which evaluate, and how they are set."""
+        from torch.nn import Module
+
         parts = [
             (part.training, *(_plain(part, name) for name in ("p", "momentum", "eps")))
             for part in module.modules()
         ]
-        trains = [parameter.requires_grad for parameter in module.parameters()]
+        trains = [parameter.requires_grad for parameter in Module.parameters(module)]
         self._found["structure"].append(f"call {_short_hash((parts, trains))}")
         if self._step_count == self._take.forced_count - 1 and not self._noted_new:
             self._noted_new = True

@@ -26,9 +26,11 @@ _OTHER_MODEL = "the script makes another model in each launch, so nothing can be
 
 def parameters_of(live: Any) -> list[Any]:
     """Return the parameters of a script's live objects (`instrument.LiveTraining`)."""
+    from torch.nn import Module
+
     found: dict[int, Any] = {}
     for module in list(live.roots.known):
-        found.update((id(p), p) for p in module.parameters())
+        found.update((id(p), p) for p in Module.parameters(module))
     for optimizer in list(live.optimizers.known):
         for group in optimizer.param_groups:
             found.update((id(p), p) for p in group["params"])
@@ -77,8 +79,10 @@ class Teaching:
     def begin(self, module: Any) -> None:
         """Change the last bits of the weights before the first call, if the order asks for it."""
         if not self._perturbed and not transformed():
+            from torch.nn import Module
+
             self._perturbed = True
-            self._perturb(module.parameters(), 0)
+            self._perturb(Module.parameters(module), 0)
 
     def weights(self, step: int) -> None:
         """Leave the weights before a step, or take them over."""

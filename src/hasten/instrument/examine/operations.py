@@ -47,8 +47,10 @@ class Operations:
 
     def begin(self) -> None:
         """Learn what an operation on a single number takes here."""
+        from torch.nn import Module
+
         roots: Any = self._watch.live.roots.known
-        weights = (next(root.parameters(), None) for root in list(roots))
+        weights = (next(Module.parameters(root), None) for root in list(roots))
         kinds = {weight.device.type for weight in weights if weight is not None} - {"cpu"}
         if kinds:  # its operations take no time of this thread
             self._device, self._clock = kinds.pop(), time.perf_counter_ns

@@ -17,7 +17,7 @@ from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import gradients
 from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.snapshot import Snapshot, states, went_on
-from hasten.root_calls.values import tensors_in, with_tensors
+from hasten.root_calls.values import tensors_in, weights_of, with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ def _prove(root_call: RootCall, plain: _PlainCall, start: Start) -> bool:
     """Return whether a copy in double precision gives the same; False if there can be none."""
     import torch
 
-    if room_bytes(root_call.module.parameters()) > _LARGEST_COPY_BYTES:
+    if room_bytes(weights_of(root_call.module)) > _LARGEST_COPY_BYTES:
         return False
 
     def wider(tensor: Any) -> Any:
@@ -188,7 +188,7 @@ def _check_scale(root_call: RootCall, plain: _PlainCall, joins: tuple[Join, ...]
     plain.before.restore()
     has_scalars = any(join is not Join.CONCATENATED for join in joins)
     has_graph = root_call.surroundings.with_grad
-    is_small = room_bytes(root_call.module.parameters()) <= _LARGEST_COPY_BYTES
+    is_small = room_bytes(weights_of(root_call.module)) <= _LARGEST_COPY_BYTES
     if has_scalars and not has_graph and is_small and not torch.is_inference_mode_enabled():
         root_call, has_graph = _of_a_copy(root_call), True
     with torch.set_grad_enabled(has_graph):
@@ -238,7 +238,7 @@ def _numbers(root_call: RootCall, value: Any) -> list[Any]:
     requiring = [output for output in outputs if output.requires_grad]
     if not requiring:
         return plain
-    tensors = (*root_call.module.parameters(), *root_call.tensors)
+    tensors = (*weights_of(root_call.module), *root_call.tensors)
     generator = torch.Generator().manual_seed(0)
     given = [
         torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.dtype)
@@ -298,7 +298,7 @@ def _tolerance(root_call: RootCall) -> float:
     """Return by how much results may differ, relative to their norm: some rounding errors."""
     import torch
 
-    weights = root_call.module.parameters()
+    weights = weights_of(root_call.module)
     dtypes = {weight.dtype for weight in weights if weight.is_floating_point()}
     if root_call.surroundings.autocast is not None:
         dtypes.add(root_call.surroundings.autocast[0])
@@ -330,7 +330,7 @@ class SideEffects:
             return f"a call of the model changes {changed}"
         if self._written_to() != self._before:
             return "a call of the model writes to its weights, their gradients or its inputs"
-        if _leaves_behind(result, self._inputs) - set(map(id, self._module.parameters())):
+        if _leaves_behind(result, self._inputs) - set(map(id, weights_of(self._module))):
             return "the model learns weights that are not among its parameters"
         return ""
 
@@ -342,7 +342,7 @@ class SideEffects:
         tensors = [*self._held.tensors, *self._inputs]
         tensors = [tensor for tensor in tensors if id(tensor) not in self._buffers]
         found = [(id(tensor), tensor.data_ptr(), tensor._version) for tensor in tensors]
-        grads = [weight.grad for weight in self._module.parameters() if weight.grad is not None]
+        grads = [weight.grad for weight in weights_of(self._module) if weight.grad is not None]
         return found + [(id(grad), grad.data_ptr(), grad._version) for grad in grads]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.model_code import is_library, model_code, named_in
 from hasten.root_calls.ranks.weights import others_in
+from hasten.root_calls.values import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,7 @@ class HeldState:
         read = {name: space[name] for space, name in self._variables}
         inside = _spaces_in([*self._submodules, read])
         self._spaces = [*self._submodules, *own_kinds, *inside, *_spaces_in(inside)]
-        self.tensors = [*module.parameters(), *others_in(module)]
+        self.tensors = [*weights_of(module), *others_in(module)]
         self._global_tensors = list(filter(_is_tensor, read.values()))
         self.accept()
         self.unwatchable = self._unwatchable({id(part) for part in submodules})
@@ -50,7 +51,7 @@ class HeldState:
             if isinstance(value, torch.Generator):
                 return "the model has a random generator of its own"
             is_other = isinstance(value, torch.nn.Module) and id(value) not in known
-            if is_other and next(value.parameters(), None) is not None:
+            if is_other and next(weights_of(value), None) is not None:
                 return "the model uses another that is not part of it"
         return ""
 

@@ -8,6 +8,7 @@ from hasten.root_calls.fit import unfit
 from hasten.root_calls.model_code import writes_out
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.weights import others_in
+from hasten.root_calls.values import weights_of
 
 
 def unshareable(module: Any) -> str:
@@ -21,7 +22,7 @@ def unshareable(module: Any) -> str:
 def _unfit(module: Any) -> str:
     import torch
 
-    tensors = [*module.parameters(), *others_in(module)]
+    tensors = [*weights_of(module), *others_in(module)]
     if any(tensor.device.type != "cpu" for tensor in tensors):
         return "the model is not on the CPU"
     if any(tensor.layout is not torch.strided for tensor in tensors):

@@ -22,7 +22,7 @@ from hasten.root_calls.ranks.refusals import unshareable
 from hasten.root_calls.ranks.served import SharedModel
 from hasten.root_calls.ranks.share import Share
 from hasten.root_calls.ranks.weights import others_in
-from hasten.root_calls.values import tensors_in
+from hasten.root_calls.values import tensors_in, weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -174,7 +174,7 @@ class Ranks:
         if root.hook_serial == serial or uninitialized(module):
             return
         root.hook_serial = serial
-        root.is_loss = next(module.parameters(), None) is None
+        root.is_loss = next(weights_of(module), None) is None
         if root.is_loss:
             return
         if self._second_derivatives is None:
@@ -184,7 +184,7 @@ class Ranks:
             root.why_not = f"helpers give no gradients of gradients, and {where}"
 
     def _without_room(self, module: Any) -> str:
-        tensors = [*module.parameters(), *others_in(module)]
+        tensors = [*weights_of(module), *others_in(module)]
         if sum(one.is_shared for one in self._known()) >= _MOST_MODELS_COUNT:
             return "the script has too many models"
         needed_bytes = 2 * self._rank_count * room_bytes(tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.ranks.memory import Region, room_bytes
+from hasten.root_calls.values import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ class Weights:
     """
 
     def __init__(self, module: Any, helper_count: int) -> None:
-        self._own = list(module.parameters())
+        self._own = list(weights_of(module))
         self._others = others_in(module)
         region = Region((1 + helper_count) * room_bytes(self._own) + room_bytes(self._others))
 
