@@ -27,6 +27,7 @@ STAYS = {
     "padded_in_the_end": "a batch cannot be shared among processes: it may divide by what",
     "recurrent_with_dropout": "LSTM drops out between its layers in one operation",
     "bent_in_evaluation": "a batch cannot be shared among processes: an output bends a sum",
+    "bent_under_inference_mode": "a batch cannot be shared among processes: an output bends a sum",
     "counting_calls": "a call of the model changes seen",
     "another_generator": "the model draws random numbers from Python or NumPy",
     "own_generator": "the model has a random generator of its own",
@@ -52,7 +53,7 @@ SHARED = (
     "under_autocast", "drawn_in_every_way", "rows_of_several_samples",
     "growing_batches", "hooked_in_between", "annealed", "experts", "averages_in_between",
     "frozen_in_between", "a_mean_of_some_in_the_end", "centred", "described",
-    "attention_with_dropout",
+    "attention_with_dropout", "evaluated_under_inference_mode",
 )  # fmt: skip
 
 pytestmark = pytest.mark.child
