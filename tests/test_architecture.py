@@ -25,6 +25,7 @@ SHARED = {
     "units",
     "errors",
     "rank",
+    "generators",
     "torch_threads",
     "after_import",
     "cgroup",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
-import random
 import shlex
 import shutil
 import sys
@@ -17,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten import generators
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.model import ModelFacts
 from hasten.instrument.object_table import parameters_of
@@ -404,23 +403,15 @@ class DrawWatch:
     def loading(self) -> None:
         """Look before a batch is fetched."""
         if self._left_count > 0:
-            self._before = _states()
+            self._before = generators.read()
 
     def loaded(self, iterator: Any) -> None:
         """Look after a batch was fetched."""
         if self._left_count <= 0:
             return
-        last, self._after = self._after, _states()
+        last, self._after = self._after, generators.read()
         if self._pass() is iterator:
             self.loop = bool(self.loop or self._before != last)
             self.items = bool(self.items or self._before != self._after)
         self._pass = weakref.ref(iterator)
         self._left_count -= 1
-
-
-def _states() -> Any:
-    import torch
-
-    numpy = sys.modules.get("numpy.random")
-    own = None if numpy is None else pickle.dumps(numpy.get_state(legacy=False))
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), own

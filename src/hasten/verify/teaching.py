@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.generators import read_numpy, restore_numpy
 from hasten.rank import own_rank
 from hasten.verify.contents import perturb, tensor_bytes
 
@@ -147,8 +148,8 @@ def generators() -> dict[str, Any]:
     states: dict[str, Any] = {"torch": [torch.get_rng_state()], "python": random.getstate()}
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["torch"] += torch.cuda.get_rng_state_all()
-    if (numpy := sys.modules.get("numpy")) is not None:
-        states["numpy"] = numpy.random.get_state()
+    if (numpy := read_numpy()) is not None:
+        states["numpy"] = numpy
     return states
 
 
@@ -160,8 +161,8 @@ def set_generators(states: dict[str, Any]) -> None:
     if len(states["torch"]) > 1:
         torch.cuda.set_rng_state_all(states["torch"][1:])
     random.setstate(states["python"])
-    if "numpy" in states and (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.set_state(states["numpy"])
+    if "numpy" in states and "numpy" in sys.modules:
+        restore_numpy(states["numpy"])
 
 
 class BatchRecorder:
