@@ -37,15 +37,14 @@ def _has_tunable() -> bool:
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return who may ask for huge pages, where the kernel gives them and faults cost enough."""
-    given = context.traits.huge_pages in ("madvise", "always")
-    if not given or context.few_faults():
+    if why_not(context):
         return ()
     has_heap = _has_tunable() and not _redundant_with("glibc", context.traits)
     return ("glibc", "torch") if has_heap else ("torch",)
 
 
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     mode = context.traits.huge_pages
     if mode is None:
         return "this kernel has no transparent huge pages"

@@ -87,16 +87,14 @@ def _shares_cores(context: ScriptContext) -> bool:
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the policy that soon sleeps; where the cores are not shared, after active."""
-    if context.traits.thread_count in (None, 1) or context.off_cpu():
-        return ()
-    if context.traits.has_team is False or _own(context) or _lacks_openmp(context):
+    if why_not(context):
         return ()
     sleeping = _sleeping(context)
     return (sleeping,) if _shares_cores(context) else ("active", sleeping)
 
 
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     if context.traits.thread_count is None:
         return "the threads of the script are not known"
     if context.traits.thread_count == 1:
@@ -107,7 +105,7 @@ def why_not(context: ScriptContext) -> str:
         return _UNSHARED
     if own := _own(context):
         return f"the environment of the script sets {' and '.join(own)}"
-    return "torch runs without OpenMP here"
+    return "torch runs without OpenMP here" if _lacks_openmp(context) else ""
 
 
 def promising(context: ScriptContext) -> bool:
