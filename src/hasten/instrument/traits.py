@@ -12,7 +12,6 @@ import sysconfig
 import weakref
 from collections import deque
 from dataclasses import dataclass, replace
-from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from hasten.instrument.object_table import parameters_of
 from hasten.instrument.operation_timing import is_compiled
 from hasten.instrument.samples import quietly, tensors_in
 from hasten.instrument.setting_signs import SettingSigns
-from hasten.instrument.stand_ins import put
+from hasten.instrument.stand_ins import stand_in_later
 from hasten.rank import launched_count, own_rank
 from hasten.records import (
     CheckpointTraits,
@@ -311,23 +310,19 @@ class UpdateWatch:
     """Notice how the script clips its gradients, until the traits are read."""
 
     def __init__(self) -> None:
-        from torch.nn.utils import clip_grad
-
         self._clip_count = self._idle_count = 0
-        self._undo: Callable[[], None] | None = None
-        name = "_clip_grads_with_norm_"
-        if original := vars(clip_grad).get(name):
-            self._undo = put(clip_grad, name, self._clipping(original))
+        home = "torch.nn.utils.clip_grad"
+        self._undo: Callable[[], None] | None = stand_in_later(
+            home, "_clip_grads_with_norm_", self._clipped
+        )
 
-    def _clipping(self, original: Any) -> Any:
-        @wraps(original)
-        def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kw: Any) -> Any:
-            if self._undo and total_norm.is_cpu:
-                self._clip_count += 1
-                self._idle_count += bool(max_norm / (total_norm + 1e-6) >= 1)
-            return original(parameters, max_norm, total_norm, *args, **kw)
-
-        return clip
+    def _clipped(
+        self, original: Any, parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kw: Any
+    ) -> Any:
+        if self._undo and total_norm.is_cpu:
+            self._clip_count += 1
+            self._idle_count += bool(max_norm / (total_norm + 1e-6) >= 1)
+        return original(parameters, max_norm, total_norm, *args, **kw)
 
     def add(self, traits: Traits) -> Traits:
         """Return traits with what was found, and look no longer."""
