@@ -8,7 +8,7 @@ import libcst as cst
 
 from hasten.lever import provided
 from hasten.records import LoaderTraits, Traits
-from hasten.report.edits.arguments import code, expression
+from hasten.report.edits.arguments import code
 from hasten.report.edits.job import change
 from hasten.report.edits.statements import ensure_import
 from hasten.units import reaches
@@ -65,7 +65,7 @@ def _always_runs(job: Job, survey: Survey, site: Site) -> bool:
 
 
 def _with_only(node: Any, value: str) -> Any:
-    return node.with_changes(args=[node.args[0].with_changes(value=expression(value))])
+    return node.with_changes(args=[node.args[0].with_changes(value=cst.parse_expression(value))])
 
 
 def flush_denormals(job: Job) -> None:
