@@ -79,14 +79,10 @@ def quota_share(case: Case) -> Interval | None:
 
 
 def blamed_share(case: Case, *names: str) -> Interval | None:
-    """Return the share of all time in which the loop's thread waited for some rivals.
+    """Return the share of all time in which the loop's thread waited for its `team` or `others`.
 
     The waits are divided in proportion to each rival's demand for CPUs; what a quota held up is
     not blamed on them.
-
-    Args:
-        case: the case.
-        names: `team` or `others`.
     """
     rivals, waits = read_rivals(case), case.found.get("processors.waits_s", ())
     if rivals is None or not rivals.total_ratio or not waits:
