@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.errors import PlanError
+from hasten.kernel_files import text
 from hasten.lever import COMPUTE_AND_DATA, Lever, one_of
 from hasten.records import Effect, Scope
 
@@ -122,20 +123,13 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
     return {**env, **{k: v for k, v in _VARIABLES[setting].items() if not env.get(k)}}
 
 
-def _loaded() -> set[str]:
-    try:
-        return set(_RUNTIME.findall(_MAPS.read_text(errors="replace")))
-    except OSError:
-        return set()
-
-
 def apply(training: Training, setting: str) -> Callable[[], None]:
     """Check that the policy is in effect; it can no longer be set.
 
     Raises:
         PlanError: the environment or the script has set another one, or the runtime has no such.
     """
-    loaded = _loaded()
+    loaded = set(_RUNTIME.findall(text(_MAPS)))
     if setting == "short":
         if loaded and "libgomp" not in loaded:
             problem = f"{min(loaded)} does not know GOMP_SPINCOUNT."
