@@ -271,7 +271,7 @@ def _time(elapsed_s: float, budget_s: float | None) -> RenderableType:
     line = Table.grid(padding=(0, 2, 0, 0))
     gauge = Gauge(share_ratio=elapsed_s / budget_s, width=GAUGE_WIDTH, colour="green")
     left = f"{duration(left_s)} of {duration(budget_s)} left"
-    over = f"over the {duration(budget_s)} of the budget"
+    over = f"over the budget of {duration(budget_s)}"
     line.add_row(gauge, Text(left if left_s > 0 else over))
     return line
 

@@ -65,7 +65,7 @@ def loader_ceiling(profile: Profile) -> str:
         return f"The loader is not the bottleneck: the loop waits {percent(share)} of the time."
     best = 1 / max(1e-9, 1 - share)
     rest = f"Without its waits for the loader a step would take {percent(1 - share)} of its time"
-    return f"{rest}: at most {times(best)}."
+    return f"{rest}: at most {times(best)} faster."
 
 
 def device_pace(profile: Profile) -> str:
