@@ -340,12 +340,10 @@ def add_threads(traits: Traits) -> Traits:
     return replace(
         traits,
         thread_count=torch.get_num_threads(),
-        openmp_variables=tuple(filter(_is_set, _VARIABLES)),
+        openmp_variables=tuple(
+            name for name in _VARIABLES if os.environ.get(name, "").lower() not in _NOTHING
+        ),
     )
-
-
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "").lower() not in _NOTHING
 
 
 def _read_compiler(torch_version: str) -> CompilerTraits:

@@ -122,7 +122,8 @@ def phases(profile: Profile) -> Table:
 
 def phase_rows(*profiles: Profile) -> list[list[str]]:
     """Return each phase that occurs, with its time and share in each profile; the sum is last."""
-    rows = [[str(phase)] for phase in _occurring(*profiles)]
+    seen = (p for p in Phase if p.in_step and any(one.phase_s.get(p) for one in profiles))
+    rows = [[str(phase)] for phase in seen]
     for one in profiles:
         for row in rows:
             phase = Phase(row[0])
@@ -169,10 +170,6 @@ def usage(profile: Profile, machine: Machine) -> list[tuple[str, str]]:
         mid, low, high = (percent(ratio - 1) for ratio in ends)
         rows.append(("own cost", f"measuring adds {mid} to a step ({low} to {high})"))
     return rows
-
-
-def _occurring(*profiles: Profile) -> list[Phase]:
-    return [p for p in Phase if p.in_step and any(x.phase_s.get(p) for x in profiles)]
 
 
 def _table(name: str, *numbers: str) -> Table:

@@ -178,7 +178,7 @@ def error_of(
         )
     if not (ended.code or ended.signal):
         return None
-    if _is_out_of_room(tail):
+    if any(_NO_ROOM in line and _SHARED_MEMORY not in line for line in tail.splitlines()):
         return ScriptFailed(
             f"The script ran out of disk space {when}: "
             f"what trials write is in {folder} until they end.",
@@ -223,7 +223,3 @@ def _stopped_by(tail: str) -> str:
     mark = f"{LeverStopped.__module__}.{LeverStopped.__qualname__}: "
     told = [line.removeprefix(mark) for line in tail.splitlines() if line.startswith(mark)]
     return told[-1].rstrip(".") if told else ""
-
-
-def _is_out_of_room(tail: str) -> bool:
-    return any(_NO_ROOM in x and _SHARED_MEMORY not in x for x in tail.splitlines())

@@ -50,7 +50,8 @@ class Waits:
 
     def _answer(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         caller = sys._getframe(2)
-        if self._busy or self._is_silent() or caller.f_code.co_filename.startswith(OWN):
+        silent = self._watch.tracker.evaluating or self._watch.ledger.current in _SILENT
+        if self._busy or silent or caller.f_code.co_filename.startswith(OWN):
             return original(*args, **kwargs)
         self._busy = True
         self._watch.ledger.again()  # the wait is for work that was given before
@@ -65,9 +66,6 @@ class Waits:
             place = own_place(caller)
             if place is not None:
                 self._places_ns[place] += spent_ns
-
-    def _is_silent(self) -> bool:
-        return self._watch.tracker.evaluating or self._watch.ledger.current in _SILENT
 
     def ended(self) -> None:
         """Note what the step spent."""

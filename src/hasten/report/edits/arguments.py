@@ -54,18 +54,14 @@ def _added(call: cst.Call, name: str, value: str) -> list[cst.Arg]:
     if not args:
         return [new]
     last = args[-1]
-    if _is_generator(last):
+    if isinstance(last.value, cst.GeneratorExp) and not last.value.lpar:
+        # It used the parentheses of the call.
         bare = last.value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         last = last.with_changes(value=bare)
     new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
     comma = cst.Comma(whitespace_after=_between(args, call.whitespace_before_args))
     closed = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
     return [*args[:-1], closed, new]
-
-
-def _is_generator(arg: cst.Arg) -> bool:
-    """Return whether an argument is a generator that uses the parentheses of its call."""
-    return isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar
 
 
 def _between(
