@@ -24,7 +24,6 @@ from hasten.trials.isolation.scratch import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from hasten.records import Plan
 
@@ -53,10 +52,7 @@ class CompiledCode:
     def __enter__(self) -> CompiledCode:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *ended: object) -> None:
         if self._folder is not None:
             if self.kept is not None:
                 _keep(self._folder, self.kept)
@@ -77,20 +73,12 @@ class CompiledCode:
         place.mkdir(exist_ok=True)
         with self._lock:
             if patience_s(*plans):
-                self._begin()
+                begun, self._begun = self._begun, None  # once
+                if begun is not None and begun.is_dir():
+                    self._take(begun)
                 if self._folder is not None:
                     _add(self._folder, place)
         return {COMPILED_KEY: str(place)}
-
-    def _begin(self) -> None:
-        """Take what an earlier tuning has left, once."""
-        begun, self._begun = self._begun, None
-        if begun is None or not begun.is_dir():
-            return
-        with suppress(OSError, UsageError):
-            if self._folder is None:
-                self._folder = make_folder()
-            _add(begun, self._folder)
 
     def collect(self, scratch: Path) -> None:
         """Keep what a trial has compiled.
@@ -100,11 +88,15 @@ class CompiledCode:
                 written would be copied in part.
         """
         place = scratch / _NAME
-        with self._lock, suppress(OSError, UsageError):
+        with self._lock, suppress(OSError):
             if place.is_dir() and any(place.iterdir()):
-                if self._folder is None:
-                    self._folder = make_folder()
-                _add(place, self._folder)
+                self._take(place)
+
+    def _take(self, place: Path) -> None:
+        with suppress(OSError, UsageError):
+            if self._folder is None:
+                self._folder = make_folder()
+            _add(place, self._folder)
 
 
 def is_handed_out(kept: Path | None) -> bool:
