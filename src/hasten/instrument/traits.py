@@ -236,21 +236,10 @@ class TraitsReader:
 
         version = str(torch.__version__)
         self._take(add_threads)
-        model = self.model
-        for add in (
-            self._updates.add,
-            model.add,
-            model.add_unshared,
-            self._signs.add,
-            self._checkpoints.add,
-        ):
-            quietly(self._take, add)
-        rank = own_rank()
-        self.found = replace(
-            self.found,
-            rank_count=rank.total_count,
-            local_rank_count=launched_count() or rank.local_count,
-        )
+        model, rank = self.model, own_rank()
+        for adds in (self._updates, model, self._signs, self._checkpoints):
+            quietly(self._take, adds.add)
+        quietly(self._take, model.add_unshared)
         if self.found.loader is not None:
             self.found = replace(self.found, loader=self._read_loader(self.found.loader))
         # Batches come in bursts of one per worker; this many are in flight at once.
@@ -258,6 +247,8 @@ class TraitsReader:
         optimizer = replace(self.found.optimizer, step_count=self._contents.update_count)
         return replace(
             self.found,
+            rank_count=rank.total_count,
+            local_rank_count=launched_count() or rank.local_count,
             torch=version,
             optimizer=optimizer,
             compiler=_read_compiler(version),
