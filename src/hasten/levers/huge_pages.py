@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hasten.lever import COMPUTE_AND_DATA, Lever, one_of
+from hasten.lever import COMPUTE_AND_DATA, Lever, in_shell, one_of
 from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
@@ -69,11 +69,6 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
     return {**env, "GLIBC_TUNABLES": f"{own}:{_TUNABLE}=1" if own else f"{_TUNABLE}=1"}
 
 
-def _snippet(setting: str) -> str:
-    ours = "THP_MEM_ALLOC_ENABLE=1" if setting == "torch" else f"GLIBC_TUNABLES={_TUNABLE}=1"
-    return f"{ours} python ...  # in the shell"
-
-
 LEVER = Lever(
     name="huge_pages",
     phases=COMPUTE_AND_DATA,
@@ -84,7 +79,7 @@ LEVER = Lever(
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,
-    snippet=_snippet,
+    snippet=lambda setting: in_shell(env({}, setting)),
     promising=lambda _: False,
     redundant_with=_redundant_with,
     env=env,

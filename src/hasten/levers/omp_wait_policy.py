@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from hasten.errors import PlanError
 from hasten.kernel_files import text
-from hasten.lever import COMPUTE_AND_DATA, Lever, one_of
+from hasten.lever import COMPUTE_AND_DATA, Lever, in_shell, one_of
 from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
@@ -160,12 +160,7 @@ LEVER = Lever(
     shares_cpus=lambda _: True,
     eases_contention=lambda setting: setting == "short",
     why_not=why_not,
-    snippet=lambda setting: (
-        " ".join(
-            [*(f"{name}={value}" for name, value in _VARIABLES[setting].items()), "python ..."]
-        )
-        + "  # in the shell"
-    ),
+    snippet=lambda setting: in_shell(_VARIABLES[setting]),
     promising=promising,
     redundant_with=lambda _, traits: _ALONE if traits.thread_count == 1 else "",
     cures=frozenset({"contended-machine"}),
