@@ -115,11 +115,8 @@ def can_take(own: Plan, plan: Plan) -> bool:
 def settle_count(own: Plan, plan: Plan, ahead_count: int = 1) -> int:
     """Return the steps that it takes to settle after a switch to `plan`.
 
-    Args:
-        own: the plan before.
-        plan: the plan after.
-        ahead_count: batches that the script's own workers have in flight; a loader that is
-            taken over uses them up first.
+    A loader that is taken over first uses up the batches that the script's own workers have in
+    flight, `ahead_count`.
     """
     counts = [
         lever.settle_count + lever.cycle_count(setting) + (ahead_count - 1 if feeds(lever) else 0)

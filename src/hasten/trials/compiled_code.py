@@ -61,11 +61,8 @@ class CompiledCode:
     def lend(self, scratch: Path, *plans: Plan) -> dict[str, str]:
         """Put the code so far into a trial's folder; return the environment that points to it.
 
-        A folder that the user has chosen for torch stays in use: trials read it.
-
-        Args:
-            scratch: of the trial.
-            plans: those it switches to; nothing is copied if none of them compiles.
+        A folder that the user has chosen for torch stays in use: trials read it. Nothing is copied
+        if none of the plans that the trial switches to compiles.
         """
         if TORCHS_CACHE in os.environ:
             return {}
@@ -81,11 +78,9 @@ class CompiledCode:
         return {COMPILED_KEY: str(place)}
 
     def collect(self, scratch: Path) -> None:
-        """Keep what a trial has compiled.
+        """Keep what a trial has compiled that is stopped, or between two steps.
 
-        Args:
-            scratch: of a trial that is stopped, or between two steps: a file that is being
-                written would be copied in part.
+        A file that is being written would be copied in part.
         """
         place = scratch / _NAME
         with self._lock, suppress(OSError):
