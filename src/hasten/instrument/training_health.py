@@ -211,12 +211,10 @@ class TrainingHealthMonitor:
 
     def _choose(self) -> list[Any]:
         """Choose a few of the tensors that the optimizers and root modules train."""
-        found: dict[int, Any] = {}
-        for optimizer in list(self._watch.live.optimizers.known):
-            found.update((id(p), p) for p in parameters_of(optimizer))
-        for module in list(self._watch.live.roots.known):
-            found.update((id(p), p) for p in module.parameters())
-        return _spread(list(found.values()))
+        live = self._watch.live
+        held = [p for optimizer in list(live.optimizers.known) for p in parameters_of(optimizer)]
+        held += [p for module in list(live.roots.known) for p in module.parameters()]
+        return _spread(list({id(p): p for p in held}.values()))
 
 
 def _spread(parameters: Sequence[Any]) -> list[Any]:

@@ -359,10 +359,8 @@ class AveragedState:
 
 def _buffers_of(live: Any) -> list[Any]:
     """Return what the models learn without gradients, such as the statistics of a norm."""
-    found: dict[int, Any] = {}
-    for module in list(live.roots.known):
-        found.update((id(buffer), buffer) for buffer in module.buffers())
-    return list(found.values())
+    held = [buffer for module in list(live.roots.known) for buffer in module.buffers()]
+    return list({id(buffer): buffer for buffer in held}.values())
 
 
 def _states_of(live: Any) -> list[Any]:

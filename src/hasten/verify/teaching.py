@@ -27,13 +27,10 @@ _OTHER_MODEL = "the script makes another model in each launch, so nothing can be
 
 def parameters_of(live: Any) -> list[Any]:
     """Return the parameters of a script's live objects (`instrument.LiveTraining`)."""
-    found: dict[int, Any] = {}
-    for module in list(live.roots.known):
-        found.update((id(p), p) for p in module.parameters())
-    for optimizer in list(live.optimizers.known):
-        for group in optimizer.param_groups:
-            found.update((id(p), p) for p in group["params"])
-    return list(found.values())
+    held = [p for module in list(live.roots.known) for p in module.parameters()]
+    groups = [g for optimizer in list(live.optimizers.known) for g in optimizer.param_groups]
+    held += [p for group in groups for p in group["params"]]
+    return list({id(p): p for p in held}.values())
 
 
 def transformed() -> bool:
