@@ -25,6 +25,8 @@ SHARED = {
     "units",
     "errors",
     "rank",
+    "generators",
+    "modules",
     "torch_threads",
     "after_import",
     "cgroup",

@@ -355,6 +355,14 @@ def preload(env: Mapping[str, str], library: str, path: str | None) -> Mapping[s
     return {**env, "LD_PRELOAD": f"{own}:{path}" if own else path}
 
 
+def in_shell(variables: Mapping[str, str]) -> str:
+    """Return what to type to start a script under these variables."""
+    import shlex
+
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return f"{' '.join(words)} python ...  # in the shell"
+
+
 def expect_preloaded(library: str) -> None:
     """Raise in the child if a library could not be preloaded.
 

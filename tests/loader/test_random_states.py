@@ -15,7 +15,7 @@ def listed(told):
 
 
 @pytest.mark.child
-def test_another_bit_generator_of_numpy_is_read_and_put_back() -> None:
+def test_another_bit_generator_of_numpy_is_read_and_put_back_everywhere() -> None:
     """In a process of its own: NumPy keeps the generator that a script sets."""
     words = [sys.executable, "-W", "error", "-c", OTHER_BITS]
     done = subprocess.run(words, check=False, capture_output=True, text=True)
@@ -34,6 +34,23 @@ assert random_states.read() != before and random_states.marks() != marks
 random_states.restore(before)
 assert random_states.read() == before
 assert (np.random.rand(3) == drawn).all()
+
+import torch
+from hasten.root_calls.snapshot import Snapshot, states, went_on
+from hasten.verify import record, teaching
+
+def undone(restore):
+    restore()
+    assert (np.random.rand(3) == drawn).all()
+
+random_states.restore(before)
+seen, snapshot = states(), Snapshot(torch.nn.Linear(2, 2))
+kept, told = teaching.generators(), record._generator_hash()
+assert not went_on(seen)
+np.random.rand(3)
+assert went_on(seen) and record._generator_hash() != told
+undone(snapshot.restore)
+undone(lambda: teaching.set_generators(kept))
 """
 
 

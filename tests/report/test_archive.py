@@ -44,6 +44,15 @@ def test_the_tuning_of_another_folder_is_not_shown(tmp_path, tuning):
     assert "name the plan file" in caught.value.remedy
 
 
+def test_a_tuning_is_found_by_every_path_of_its_plan(tmp_path, monkeypatch, tuning):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    archive.remember(tuning, tmp_path / "link" / "hasten.toml")
+    monkeypatch.chdir(tmp_path / "real")
+    for path in ("hasten.toml", "../real/hasten.toml", "../link/hasten.toml"):
+        assert archive.recall(archive.Path(path))[0] == tuning
+
+
 def test_a_plan_that_was_moved_or_written_by_hand_has_no_report(tmp_path):
     plan = tmp_path / "hasten.toml"
     plan.write_text("schema = 1\n[plan]\n")
@@ -69,6 +78,26 @@ def test_a_tuning_of_a_release_with_other_traits_is_a_sentence(tmp_path, tuning)
     place = archive.remember(tuning, tmp_path / "p")
     content = json.loads(place.read_text())
     content["tuning"]["traits"] = {"threads": 2, "loader.workers": 0}
+    place.write_text(json.dumps(content))
+    with pytest.raises(UsageError, match="holds no tuning") as caught:
+        archive.recall(tmp_path / "p")
+    assert caught.value.remedy == "Run `hasten tune` again."
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("diagnosis", None),
+        ("levers", None),
+        ("notes", "one text"),
+        ("workload", {"argv": "train.py"}),
+    ],
+)
+def test_a_tuning_of_a_release_with_other_records_is_a_sentence(tmp_path, tuning, field, other):
+    place = archive.remember(tuning, tmp_path / "p")
+    content = json.loads(place.read_text())
+    before = content["tuning"][field]
+    content["tuning"][field] = before | other if isinstance(other, dict) else other
     place.write_text(json.dumps(content))
     with pytest.raises(UsageError, match="holds no tuning") as caught:
         archive.recall(tmp_path / "p")

@@ -12,7 +12,7 @@ from hasten.report.steps import loader_ceiling
 def test_what_the_wait_for_the_loader_costs_is_told_as_what_a_step_would_take(profile):
     waits = replace(profile, phase_s={Phase.DATA: 0.01, Phase.FORWARD: 0.03})
     assert loader_ceiling(waits) == (
-        "Without its waits for the loader a step would take 75% of its time: at most 1.33x."
+        "Without its waits for the loader a step would take 75% of its time: at most 1.33x faster."
     )
     quick = replace(profile, phase_s={Phase.DATA: 0.0001, Phase.FORWARD: 0.03})
     assert "not the bottleneck" in loader_ceiling(quick)

@@ -876,6 +876,20 @@ def bent_in_evaluation(call):
 
 
 @scene
+def bent_under_inference_mode(call):
+    net, batches = Bent(), [rows()[0] * size for size in (1, 1, 1, 1e3, 1e3, 1e3)]
+    with torch.inference_mode():
+        return net, [float(call(net, batch)) for batch in batches]
+
+
+@scene
+def evaluated_under_inference_mode(call):
+    net, batches = images().eval(), [pictures()[0] for _ in range(4)]
+    with torch.inference_mode():
+        return net, [float(call(net, batch).sum()) for batch in batches]
+
+
+@scene
 def warming(call):
     """It evaluates before it trains."""
     net = Warming()

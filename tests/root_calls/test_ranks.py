@@ -27,6 +27,7 @@ STAYS = {
     "padded_in_the_end": "a batch cannot be shared among processes: it may divide by what",
     "recurrent_with_dropout": "LSTM drops out between its layers in one operation",
     "bent_in_evaluation": "a batch cannot be shared among processes: an output bends a sum",
+    "bent_under_inference_mode": "a batch cannot be shared among processes: an output bends a sum",
     "counting_calls": "a call of the model changes seen",
     "another_generator": "the model draws random numbers from Python or NumPy",
     "own_generator": "the model has a random generator of its own",
@@ -52,7 +53,7 @@ SHARED = (
     "under_autocast", "drawn_in_every_way", "rows_of_several_samples",
     "growing_batches", "hooked_in_between", "annealed", "experts", "averages_in_between",
     "frozen_in_between", "a_mean_of_some_in_the_end", "centred", "described",
-    "attention_with_dropout", "parameters_in_a_list",
+    "attention_with_dropout", "evaluated_under_inference_mode", "parameters_in_a_list",
 )  # fmt: skip
 
 pytestmark = pytest.mark.child
@@ -242,6 +243,16 @@ def test_a_mean_that_is_bent_afterwards_is_no_mean_of_shares(loss, name) -> None
         (lambda e, mask: e * mask / (mask > 0).float().mean(), "div", "div"),
         (lambda e, mask: (e * mask).sum() / mask.sum().item(), "", "_local_scalar_dense"),
         (lambda e, mask: (e * mask).sum() / len(mask[mask > 0]), "", "index"),
+        (lambda e, mask: (e * mask).sum() / mask.sum().tolist(), "", "tolist"),
+        (lambda e, mask: (e * mask).sum() / sum(map(sum, mask.tolist())), "", "tolist"),
+        (lambda e, mask: (e * mask).sum() / float(mask.numpy().sum()), "", "numpy"),
+        (lambda e, mask: (e * mask / mask.norm() ** 2).sum(), "div", "div"),
+        (lambda e, mask: (e * mask / mask.norm(dim=0) ** 2).sum(), "div", "div"),
+        (lambda e, mask: (e * mask / (torch.ones(4) @ mask)).sum(), "div", "div"),
+        (lambda e, mask: (e * mask / (mask.T @ mask).trace()).sum(), "div", "div"),
+        (lambda e, mask: (e * mask / torch.einsum("bi,bi->", mask, mask)).sum(), "div", "div"),
+        (lambda e, mask: (functional.normalize(e, dim=1) @ torch.ones(3, 4) / 9).sum(), "", ""),
+        (lambda e, mask: (e / (e @ torch.ones(3, 1))).sum() * bool(mask.any().tolist()), "", ""),
         (lambda e, mask: (e * mask).sum() / len(e), "", ""),
         (lambda e, mask: e.sum() / torch.ones_like(e).sum(), "", ""),
         (lambda e, mask: (e * mask).sum(1).mean() + mask.sum(), "", ""),

@@ -78,7 +78,7 @@ def test_a_script_that_never_trains_is_given_up_after_the_patience(project) -> N
     project.write("train.py", "import time\nprint('serving')\ntime.sleep(1000)\n")
     ended = refused(project, *HASTY, "train.py")
     assert ended.code == 3
-    assert "no optimizer step or backward in 8 s" in ended.said[0]
+    assert "no optimizer step or backward pass in 8 s" in ended.said[0]
     assert "--startup-timeout" in ended.said[1]
 
 

@@ -70,10 +70,8 @@ def exposed_share(
     has nothing to do, until the loop comes to its next work; nor does work of the host, unless
     the accelerator waits for the host anyway.
 
-    Args:
-        case: the case.
-        working_s: seconds that the host worked in these calls, in each examined step.
-        waiting_s: seconds that it waited in them for an accelerator.
+    In these calls the host worked for `working_s` of each examined step, and waited for an
+    accelerator for `waiting_s`.
     """
     spent_s = [sum(each) for each in zip(working_s, waiting_s, strict=True)]
     idle_s = _idle_s(case)
@@ -131,10 +129,7 @@ def places_of(lines: Iterable[Any]) -> tuple[Place, ...]:
 def places_in(case: Case, name: str, *kinds: str) -> tuple[Place, ...]:
     """Return the lines on which an examiner saw some kinds of work, once each.
 
-    Args:
-        case: what was seen.
-        name: the key in `case.found` with the lines of each kind, such as `operations.places`.
-        kinds: of operations, or of the work on a batch.
+    Under this name `case.found` has the lines of each kind of operation, or of work on a batch.
     """
     told = case.found.get(name, {})
     lines = {tuple(line): None for kind in kinds for line in told.get(kind, ())}

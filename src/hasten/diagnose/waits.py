@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import zip_longest
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hasten.diagnose.shares import NORMAL_95
 from hasten.records import Interval, Phase
@@ -21,8 +21,7 @@ _BUSY_RATIO = 0.5
 _ASLEEP = "storage"  # the kind of work that takes no CPU
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompetingProcesses:
+class CompetingProcesses(NamedTuple):
     """Demand for the CPUs that the loop's thread may run on, as an average number of CPUs.
 
     Attributes:
@@ -34,11 +33,6 @@ class CompetingProcesses:
     team_ratio: float
     workers_ratio: float
     others_ratio: float
-
-    @property
-    def total_ratio(self) -> float:
-        """The sum of all three."""
-        return self.team_ratio + self.workers_ratio + self.others_ratio
 
 
 def read_rivals(case: Case) -> CompetingProcesses | None:
@@ -79,19 +73,15 @@ def quota_share(case: Case) -> Interval | None:
 
 
 def blamed_share(case: Case, *names: str) -> Interval | None:
-    """Return the share of all time in which the loop's thread waited for some rivals.
+    """Return the share of all time in which the loop's thread waited for its `team` or `others`.
 
     The waits are divided in proportion to each rival's demand for CPUs; what a quota held up is
     not blamed on them.
-
-    Args:
-        case: the case.
-        names: `team` or `others`.
     """
     rivals, waits = read_rivals(case), case.found.get("processors.waits_s", ())
-    if rivals is None or not rivals.total_ratio or not waits:
+    if rivals is None or not any(rivals) or not waits:
         return None
-    wanted_ratio = sum(getattr(rivals, f"{name}_ratio") for name in names) / rivals.total_ratio
+    wanted_ratio = sum(getattr(rivals, f"{name}_ratio") for name in names) / sum(rivals)
     held = case.found.get("processors.throttled_s") or [0.0] * len(waits)
     pairs = zip(waits, held, strict=False)
     return case.share_of_all([wanted_ratio * max(0.0, wait - by_quota) for wait, by_quota in pairs])
@@ -130,8 +120,8 @@ def starved_share(case: Case) -> Interval | None:
     late_ratio = sum(worker["wait_s"] for worker in each) / wanted_s
     late = [late_ratio * step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in case.steps]
     rivals = read_rivals(case)
-    if rivals is not None and rivals.total_ratio:
-        part_ratio = rivals.workers_ratio / rivals.total_ratio
+    if rivals is not None and any(rivals):
+        part_ratio = rivals.workers_ratio / sum(rivals)
         waits = case.found.get("processors.waits_s", ())
         for index, wait_s in enumerate(waits[: len(late)]):
             late[index] += part_ratio * wait_s
@@ -170,9 +160,8 @@ def waits_s(case: Case) -> list[float]:
     Worker start-up is excluded: it says nothing about how fast they are.
     """
     data_s = [step.phase_ns.get(Phase.DATA, 0) * 1e-9 for step in case.steps]
-    starts_s = list(case.found.get("loading.starts_s", ()))[: len(data_s)]
-    starts_s += [0.0] * (len(data_s) - len(starts_s))
-    return [max(0.0, data - start) for data, start in zip(data_s, starts_s, strict=True)]
+    starts_s = case.found.get("loading.starts_s", ())[: len(data_s)]
+    return [max(0.0, data - start) for data, start in zip_longest(data_s, starts_s, fillvalue=0.0)]
 
 
 def waiting(case: Case) -> Interval | None:

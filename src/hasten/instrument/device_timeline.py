@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import accelerators
 from hasten.instrument.object_table import parameters_of
+from hasten.modules import weights_of
 
 if TYPE_CHECKING:
     from hasten.instrument.live import LiveTraining
@@ -73,11 +74,9 @@ def device_timeline(live: LiveTraining) -> DeviceTimeline | None:
     """
     if not accelerators.in_use():
         return None
-    from torch.nn import Module
-
     held = chain(
         (weight for optimizer in live.optimizers.known for weight in parameters_of(optimizer)),
-        (weight for root in live.roots.known for weight in Module.parameters(root)),
+        (weight for root in live.roots.known for weight in weights_of(root)),
     )
     device = next((w.device for w in held if w.device.type not in ("cpu", "meta")), None)
     if device is None:

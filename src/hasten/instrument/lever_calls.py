@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.object_table import Registry, parameters_of
+from hasten.modules import weights_of
 from hasten.records import Phase
 
 if TYPE_CHECKING:
@@ -134,12 +135,11 @@ def _can_be_asked(module: Any) -> bool:
 
     A module that has no hash, or other attributes by these names, may raise any exception.
     """
-    from torch.nn import Module
     from torch.nn.parameter import is_lazy
 
     try:
         iter(module.modules())
-        return not any(map(is_lazy, (*Module.parameters(module), *module.buffers())))
+        return not any(map(is_lazy, (*weights_of(module), *module.buffers())))
     except Exception:
         return False
 

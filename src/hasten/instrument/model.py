@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.layout_probe import can_tell_layout, with_channels_last
 from hasten.instrument.object_table import Table
 from hasten.instrument.precision_probe import fewer_bits, fp32_precision
-from hasten.instrument.stand_ins import put
+from hasten.instrument.stand_ins import stand_in_later
+from hasten.modules import weights_of
 from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
 
 if TYPE_CHECKING:
@@ -24,35 +24,29 @@ class ModelFacts:
     """
 
     def __init__(self) -> None:
-        import torch
-
         self.found = ModelTraits()
         self.why_unshared: Callable[[Any], str] = lambda _: ""
         self._roots = Table()
         self._ranks: set[int] = set()
         self._uses_autocast = False  # around a model or in it
-        self._undo = put(torch.autocast, "__enter__", self._entering(torch.autocast.__enter__))
+        home = "torch.amp.autocast_mode"
+        self._undo = stand_in_later(home, "autocast.__enter__", self._entered)
         self._speeds: dict[str, ProductSpeed] = {}
         self._is_timed = False
 
-    def _entering(self, original: Any) -> Any:
-        @wraps(original)
-        def enter(context: Any) -> Any:
-            self._uses_autocast = self._uses_autocast or bool(getattr(context, "_enabled", True))
-            return original(context)
-
-        return enter
+    def _entered(self, original: Any, context: Any) -> Any:
+        self._uses_autocast = self._uses_autocast or bool(getattr(context, "_enabled", True))
+        return original(context)
 
     def called(self, module: Any, args: Any = ()) -> None:
         """Look at a root module, and at its first input, when it is called for the first time."""
         from torch import Tensor
-        from torch.nn import Module
 
         if module in self._roots:
             return
         self._roots[module] = None
         parts = list(module.modules())
-        weights = list(Module.parameters(module))
+        weights = list(weights_of(module))
         if weights:
             self._ranks.add(args[0].dim() if args and isinstance(args[0], Tensor) else 0)
         if weights and self.found.parameter_count is None:
@@ -77,12 +71,12 @@ class ModelFacts:
 
     def add_unshared(self, traits: Traits) -> Traits:
         """Return traits with why no module with weights can be shared, if none can."""
-        from torch.nn import Module
-
         why = ""
         for root in self._roots:
-            if next(Module.parameters(root), None) is not None:
-                why = self.why_unshared(root)
+            if next(weights_of(root), None) is not None:
+                why = self._roots.get(root)
+                if why is None:  # it takes some milliseconds
+                    why = self._roots[root] = self.why_unshared(root)
                 if not why:
                     return traits
         return replace(traits, model=replace(traits.model, unshared=why))

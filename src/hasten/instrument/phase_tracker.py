@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.object_table import Table
 from hasten.instrument.samples import SampleCounter, quietly
+from hasten.modules import weights_of
 from hasten.records import Phase
 
 if TYPE_CHECKING:
@@ -42,10 +43,8 @@ class PhaseTracker:
         """Return FORWARD, LOSS (no parameters) or EVALUATION (trained, but not now)."""
         first, asks = self._first_parameters.get(module), self._asks_for_gradients()
         if first is None:
-            from torch.nn import Module
-
             try:
-                parameters = list(Module.parameters(module))
+                parameters = list(weights_of(module))
             except Exception:  # a module that cannot be asked
                 return _FORWARD
             first = id(parameters[0] if parameters else None)

@@ -26,8 +26,8 @@ class Mapped(NamedTuple):
     private_bytes: int
 
 
-def _tasks(pid: int | str, root: Path) -> list[Path]:
-    tasks = root / f"proc/{pid}/task"
+def _tasks(pid: int | str) -> list[Path]:
+    tasks = Path(f"/proc/{pid}/task")
     try:
         return [tasks / name for name in os.listdir(tasks)]
     except OSError:
@@ -42,9 +42,9 @@ def turn(task: Path) -> CpuTurn | None:
     return CpuTurn(int(words[0]) * 1e-9, int(words[1]) * 1e-9)
 
 
-def turns(pid: int | str = "self", *, root: Path = _REAL) -> dict[int, CpuTurn]:
+def turns(pid: int | str = "self") -> dict[int, CpuTurn]:
     """Return the times of each thread of a process by the kernel's thread id."""
-    found = {int(task.name): turn(task) for task in _tasks(pid, root)}
+    found = {int(task.name): turn(task) for task in _tasks(pid)}
     return {thread: times for thread, times in found.items() if times is not None}
 
 
@@ -57,17 +57,16 @@ def children_run_s() -> float:
     import resource
 
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    children = (text(task / "children").split() for task in _tasks("self", _REAL))
-    stats = (text(_REAL / f"proc/{pid}/stat") for pids in children for pid in pids)
+    children = (text(task / "children").split() for task in _tasks("self"))
+    stats = (text(Path(f"/proc/{pid}/stat")) for pids in children for pid in pids)
     words = (stat.rpartition(")")[2].split() for stat in stats)
     alive_count = sum(int(word) for found in words for word in found[11:13])
     return ended.ru_utime + ended.ru_stime + alive_count / os.sysconf("SC_CLK_TCK")
 
 
-def runnable_count(pid: int, *, root: Path = _REAL) -> int:
+def runnable_count(pid: int) -> int:
     """Return how many threads of a process run at this moment or wait for a CPU."""
-    tasks = _tasks(pid, root)
-    states = (text(task / "stat").rpartition(")")[2].split() for task in tasks)
+    states = (text(task / "stat").rpartition(")")[2].split() for task in _tasks(pid))
     return sum(state[:1] == ["R"] for state in states)
 
 
@@ -87,11 +86,11 @@ def mask(pid: int) -> frozenset[int]:
         return frozenset()
 
 
-def busy_s(cpus: frozenset[int], *, root: Path = _REAL) -> float | None:
+def busy_s(cpus: frozenset[int]) -> float | None:
     """Return the seconds that some CPUs spent on anything but idling, since the machine began."""
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     total, seen_count = 0, 0
-    for line in text(root / "proc/stat").splitlines():
+    for line in text(Path("/proc/stat")).splitlines():
         name, *words = line.split()
         if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cpus:
             # user nice system idle iowait irq softirq steal: guests are in user already

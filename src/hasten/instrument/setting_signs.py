@@ -101,12 +101,7 @@ class SettingSigns:
 
     def add(self, traits: Traits) -> Traits:
         """Return traits with what was found; what could not be seen stays unknown."""
-        if self._backward_count:
-            traits = replace(
-                traits,
-                anomaly_ratio=self._anomaly_count / self._backward_count,
-                profiler_ratio=self._profiler_count / self._backward_count,
-            )
+        count = self._backward_count
         spent_s = self._clock.spent_ns * 1e-9
         collector = CollectorTraits(
             is_enabled=gc.isenabled(),
@@ -116,6 +111,8 @@ class SettingSigns:
         )
         return replace(
             traits,
+            anomaly_ratio=self._anomaly_count / count if count else None,
+            profiler_ratio=self._profiler_count / count if count else None,
             huge_pages=huge_pages(),
             preloaded=os.environ.get("LD_PRELOAD", ""),
             denormal_ratio=denormal_ratio(self._optimizers),

@@ -16,6 +16,7 @@ from hasten.instrument.eager import uncompiled
 from hasten.instrument.object_table import parameters_of
 from hasten.instrument.seams import differentiated
 from hasten.instrument.step_ends import Roles, steps_around
+from hasten.modules import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -211,14 +212,10 @@ class TrainingHealthMonitor:
 
     def _choose(self) -> list[Any]:
         """Choose a few of the tensors that the optimizers and root modules train."""
-        from torch.nn import Module
-
-        found: dict[int, Any] = {}
-        for optimizer in list(self._watch.live.optimizers.known):
-            found.update((id(p), p) for p in parameters_of(optimizer))
-        for module in list(self._watch.live.roots.known):
-            found.update((id(p), p) for p in Module.parameters(module))
-        return _spread(list(found.values()))
+        live = self._watch.live
+        held = [p for optimizer in list(live.optimizers.known) for p in parameters_of(optimizer)]
+        held += [p for module in list(live.roots.known) for p in weights_of(module)]
+        return _spread(list({id(p): p for p in held}.values()))
 
 
 def _spread(parameters: Sequence[Any]) -> list[Any]:

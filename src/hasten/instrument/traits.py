@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
-import random
 import shlex
 import shutil
 import sys
@@ -12,18 +10,18 @@ import sysconfig
 import weakref
 from collections import deque
 from dataclasses import dataclass, replace
-from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten import generators
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.model import ModelFacts
 from hasten.instrument.object_table import parameters_of
 from hasten.instrument.operation_timing import is_compiled
 from hasten.instrument.samples import quietly, tensors_in
 from hasten.instrument.setting_signs import SettingSigns
-from hasten.instrument.stand_ins import put
+from hasten.instrument.stand_ins import stand_in_later
 from hasten.rank import launched_count, own_rank
 from hasten.records import (
     CheckpointTraits,
@@ -237,21 +235,10 @@ class TraitsReader:
 
         version = str(torch.__version__)
         self._take(add_threads)
-        model = self.model
-        for add in (
-            self._updates.add,
-            model.add,
-            model.add_unshared,
-            self._signs.add,
-            self._checkpoints.add,
-        ):
-            quietly(self._take, add)
-        rank = own_rank()
-        self.found = replace(
-            self.found,
-            rank_count=rank.total_count,
-            local_rank_count=launched_count() or rank.local_count,
-        )
+        model, rank = self.model, own_rank()
+        for adds in (self._updates, model, self._signs, self._checkpoints):
+            quietly(self._take, adds.add)
+        quietly(self._take, model.add_unshared)
         if self.found.loader is not None:
             self.found = replace(self.found, loader=self._read_loader(self.found.loader))
         # Batches come in bursts of one per worker; this many are in flight at once.
@@ -259,6 +246,8 @@ class TraitsReader:
         optimizer = replace(self.found.optimizer, step_count=self._contents.update_count)
         return replace(
             self.found,
+            rank_count=rank.total_count,
+            local_rank_count=launched_count() or rank.local_count,
             torch=version,
             optimizer=optimizer,
             compiler=_read_compiler(version),
@@ -311,23 +300,19 @@ class UpdateWatch:
     """Notice how the script clips its gradients, until the traits are read."""
 
     def __init__(self) -> None:
-        from torch.nn.utils import clip_grad
-
         self._clip_count = self._idle_count = 0
-        self._undo: Callable[[], None] | None = None
-        name = "_clip_grads_with_norm_"
-        if original := vars(clip_grad).get(name):
-            self._undo = put(clip_grad, name, self._clipping(original))
+        home = "torch.nn.utils.clip_grad"
+        self._undo: Callable[[], None] | None = stand_in_later(
+            home, "_clip_grads_with_norm_", self._clipped
+        )
 
-    def _clipping(self, original: Any) -> Any:
-        @wraps(original)
-        def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kw: Any) -> Any:
-            if self._undo and total_norm.is_cpu:
-                self._clip_count += 1
-                self._idle_count += bool(max_norm / (total_norm + 1e-6) >= 1)
-            return original(parameters, max_norm, total_norm, *args, **kw)
-
-        return clip
+    def _clipped(
+        self, original: Any, parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kw: Any
+    ) -> Any:
+        if self._undo and total_norm.is_cpu:
+            self._clip_count += 1
+            self._idle_count += bool(max_norm / (total_norm + 1e-6) >= 1)
+        return original(parameters, max_norm, total_norm, *args, **kw)
 
     def add(self, traits: Traits) -> Traits:
         """Return traits with what was found, and look no longer."""
@@ -345,12 +330,10 @@ def add_threads(traits: Traits) -> Traits:
     return replace(
         traits,
         thread_count=torch.get_num_threads(),
-        openmp_variables=tuple(filter(_is_set, _VARIABLES)),
+        openmp_variables=tuple(
+            name for name in _VARIABLES if os.environ.get(name, "").lower() not in _NOTHING
+        ),
     )
-
-
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "").lower() not in _NOTHING
 
 
 def _read_compiler(torch_version: str) -> CompilerTraits:
@@ -404,23 +387,15 @@ class DrawWatch:
     def loading(self) -> None:
         """Look before a batch is fetched."""
         if self._left_count > 0:
-            self._before = _states()
+            self._before = generators.read()
 
     def loaded(self, iterator: Any) -> None:
         """Look after a batch was fetched."""
         if self._left_count <= 0:
             return
-        last, self._after = self._after, _states()
+        last, self._after = self._after, generators.read()
         if self._pass() is iterator:
             self.loop = bool(self.loop or self._before != last)
             self.items = bool(self.items or self._before != self._after)
         self._pass = weakref.ref(iterator)
         self._left_count -= 1
-
-
-def _states() -> Any:
-    import torch
-
-    numpy = sys.modules.get("numpy.random")
-    own = None if numpy is None else pickle.dumps(numpy.get_state(legacy=False))
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), own

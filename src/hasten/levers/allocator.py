@@ -11,13 +11,12 @@ Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.lever import STEP, Lever, expect_preloaded, one_of, preload
+from hasten.lever import STEP, Lever, expect_preloaded, in_shell, one_of, preload
 from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
@@ -90,9 +89,7 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
 def _snippet(setting: str) -> str:
     """Return what `env` sets, for a shell; a place to fill in where the library is gone."""
     path = find(setting, os.environ) or f"/path/to/lib{setting}.so"
-    told = preload(_TUNED[setting], setting, path)
-    words = [f"{name}={shlex.quote(value)}" for name, value in told.items()]
-    return f"{' '.join(words)} python ...  # in the shell"
+    return in_shell(preload(_TUNED[setting], setting, path))
 
 
 def apply(training: Training, setting: str) -> Callable[[], None]:

@@ -24,10 +24,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever, one_of, undo_all
+from hasten.modules import weights_of
 from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.loss_scaling import scaling_for
 from hasten.root_calls.own_code import find_word
-from hasten.root_calls.values import weights_of, with_tensors
+from hasten.root_calls.values import with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

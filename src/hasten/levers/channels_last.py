@@ -17,11 +17,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import Lever, undo_all, unless
+from hasten.modules import weights_of
 from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.fit import compiled_by_script, plain_surroundings
 from hasten.root_calls.layouts import Activations, guard_kind
 from hasten.root_calls.own_code import STREAMS, mention
-from hasten.root_calls.values import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.lever import COMPUTE, Lever, undo_all
 from hasten.loader.device.device import find_spare_bytes
+from hasten.modules import weights_of
 from hasten.records import Effect, Phase, Scope
 from hasten.root_calls.missing_devices import replace_missing
 from hasten.root_calls.snapshot import Snapshot
-from hasten.root_calls.values import weights_of, with_tensors
+from hasten.root_calls.values import with_tensors
 from hasten.units import size
 
 if TYPE_CHECKING:

@@ -26,23 +26,17 @@ _CPU_ALONE = frozenset({"Adagrad"})
 _CPU_DTYPES = frozenset({"float32", "float64"})
 
 
-def _lacks_device(context: ScriptContext) -> bool:
-    on_cpu = context.traits.model.device in (None, "cpu")
-    return not on_cpu and context.traits.optimizer.name in _CPU_ALONE
-
-
 def why_not(context: ScriptContext) -> str:
     """Say why there is nothing to try; empty where there is."""
-    name = context.traits.optimizer.name
+    name, model = context.traits.optimizer.name, context.traits.model
     if name is None:
         return "the script updates its weights by hand"
-    if _lacks_device(context):
-        return f"torch has no fused {name} for {context.traits.model.device}"
+    if name in _CPU_ALONE and model.device not in (None, "cpu"):
+        return f"torch has no fused {name} for {model.device}"
     if name not in _FUSABLE:
         return f"torch has no fused {name}"
     if context.traits.optimizer.has_sparse_gradients:
         return f"torch has no fused {name} for sparse gradients"
-    model = context.traits.model
     if model.device == "cpu" and model.dtype not in {*_CPU_DTYPES, "mixed", None}:
         return f"torch's fused {name} is not right for {model.dtype} on a CPU"
     return f"{name} is fused already" if context.traits.optimizer.is_fused else ""

@@ -185,6 +185,6 @@ LEVER = Lever(
     snippet=_snippet,
     forecast=forecast,
     apply=apply,
-    edit="loops.garbage_collector",
+    edit="process.garbage_collector",
     cures=frozenset({"gc-pauses"}),
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hasten.lever import COMPUTE_AND_DATA, Lever, one_of
+from hasten.lever import COMPUTE_AND_DATA, Lever, in_shell, one_of
 from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
@@ -37,15 +37,14 @@ def _has_tunable() -> bool:
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return who may ask for huge pages, where the kernel gives them and faults cost enough."""
-    given = context.traits.huge_pages in ("madvise", "always")
-    if not given or context.few_faults():
+    if why_not(context):
         return ()
     has_heap = _has_tunable() and not _redundant_with("glibc", context.traits)
     return ("glibc", "torch") if has_heap else ("torch",)
 
 
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     mode = context.traits.huge_pages
     if mode is None:
         return "this kernel has no transparent huge pages"
@@ -70,11 +69,6 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
     return {**env, "GLIBC_TUNABLES": f"{own}:{_TUNABLE}=1" if own else f"{_TUNABLE}=1"}
 
 
-def _snippet(setting: str) -> str:
-    ours = "THP_MEM_ALLOC_ENABLE=1" if setting == "torch" else f"GLIBC_TUNABLES={_TUNABLE}=1"
-    return f"{ours} python ...  # in the shell"
-
-
 LEVER = Lever(
     name="huge_pages",
     phases=COMPUTE_AND_DATA,
@@ -85,7 +79,7 @@ LEVER = Lever(
     settings=settings,
     gain_ratio=3.0,
     why_not=why_not,
-    snippet=_snippet,
+    snippet=lambda setting: in_shell(env({}, setting)),
     promising=lambda _: False,
     redundant_with=_redundant_with,
     env=env,

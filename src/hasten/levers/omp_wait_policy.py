@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.errors import PlanError
-from hasten.lever import COMPUTE_AND_DATA, Lever, one_of
+from hasten.kernel_files import text
+from hasten.lever import COMPUTE_AND_DATA, Lever, in_shell, one_of
 from hasten.records import Effect, Scope
 
 if TYPE_CHECKING:
@@ -87,16 +88,14 @@ def _shares_cores(context: ScriptContext) -> bool:
 
 def settings(context: ScriptContext) -> tuple[str, ...]:
     """Return the policy that soon sleeps; where the cores are not shared, after active."""
-    if context.traits.thread_count in (None, 1) or context.off_cpu():
-        return ()
-    if context.traits.has_team is False or _own(context) or _lacks_openmp(context):
+    if why_not(context):
         return ()
     sleeping = _sleeping(context)
     return (sleeping,) if _shares_cores(context) else ("active", sleeping)
 
 
 def why_not(context: ScriptContext) -> str:
-    """Say why there is nothing to try."""
+    """Say why there is nothing to try; empty where there is."""
     if context.traits.thread_count is None:
         return "the threads of the script are not known"
     if context.traits.thread_count == 1:
@@ -107,7 +106,7 @@ def why_not(context: ScriptContext) -> str:
         return _UNSHARED
     if own := _own(context):
         return f"the environment of the script sets {' and '.join(own)}"
-    return "torch runs without OpenMP here"
+    return "torch runs without OpenMP here" if _lacks_openmp(context) else ""
 
 
 def promising(context: ScriptContext) -> bool:
@@ -124,20 +123,13 @@ def env(env: Mapping[str, str], setting: str) -> Mapping[str, str]:
     return {**env, **{k: v for k, v in _VARIABLES[setting].items() if not env.get(k)}}
 
 
-def _loaded() -> set[str]:
-    try:
-        return set(_RUNTIME.findall(_MAPS.read_text(errors="replace")))
-    except OSError:
-        return set()
-
-
 def apply(training: Training, setting: str) -> Callable[[], None]:
     """Check that the policy is in effect; it can no longer be set.
 
     Raises:
         PlanError: the environment or the script has set another one, or the runtime has no such.
     """
-    loaded = _loaded()
+    loaded = set(_RUNTIME.findall(text(_MAPS)))
     if setting == "short":
         if loaded and "libgomp" not in loaded:
             problem = f"{min(loaded)} does not know GOMP_SPINCOUNT."
@@ -168,12 +160,7 @@ LEVER = Lever(
     shares_cpus=lambda _: True,
     eases_contention=lambda setting: setting == "short",
     why_not=why_not,
-    snippet=lambda setting: (
-        " ".join(
-            [*(f"{name}={value}" for name, value in _VARIABLES[setting].items()), "python ..."]
-        )
-        + "  # in the shell"
-    ),
+    snippet=lambda setting: in_shell(_VARIABLES[setting]),
     promising=promising,
     redundant_with=lambda _, traits: _ALONE if traits.thread_count == 1 else "",
     cures=frozenset({"contended-machine"}),

@@ -1,30 +1,22 @@
-"""The random generators that a dataset can draw from: reading and restoring them."""
+"""The random generators that a dataset can draw from: which there are, and whether they drew."""
 
 from __future__ import annotations
 
 import ctypes
-import pickle
 import random
 import sys
-from importlib import import_module
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from hasten import generators
+from hasten.generators import has_other_bits, read_numpy, read_torch
 from hasten.loader.fingerprint import bound_to
 
-States = tuple[Any, ...]
+States = generators.States
+read, restore = generators.read, generators.restore
 _TWISTER_BYTES = 625 * 4
-_OTHER_BITS = "pickled"
 _DEEPEST = 5
 _MOST_MEMBERS = 64
-
-
-def read() -> States:
-    """Return the states of the global generators of torch, Python and, if it is loaded, NumPy.
-
-    The states are plain bytes, numbers and tuples: they compare by value and can be pickled.
-    """
-    return (read_torch(), random.getstate(), read_numpy())
 
 
 def as_here(states: States | None) -> States | None:
@@ -36,31 +28,6 @@ def as_here(states: States | None) -> States | None:
     if states is None or "numpy.random" in sys.modules:
         return states
     return (*states[:2], None)
-
-
-def read_torch() -> bytes:
-    """Return the state of torch's generator on the CPU."""
-    import torch
-
-    state: bytes = torch.get_rng_state().numpy().tobytes()
-    return state
-
-
-def read_numpy() -> Any:
-    """Return the state of NumPy's global generator, None if NumPy is not loaded."""
-    module = sys.modules.get("numpy.random")
-    if module is None:
-        return None
-    if _other_bits(module):
-        return (_OTHER_BITS, pickle.dumps(module.get_state(legacy=False)))
-    name, keys, *rest = module.get_state()
-    return (name, keys.tobytes(), *rest)
-
-
-def _other_bits(module: Any) -> bool:
-    """Return whether the script has replaced NumPy's default bit generator, MT19937."""
-    state = getattr(getattr(module, "mtrand", None), "_rand", None)
-    return type(getattr(state, "_bit_generator", None)) is not getattr(module, "MT19937", None)
 
 
 def marks() -> States:
@@ -76,29 +43,10 @@ def _mark_numpy() -> Any:
     module = sys.modules.get("numpy.random")
     if module is None:
         return None
-    if _other_bits(module):
+    if has_other_bits(module):
         return read_numpy()
     address = module.mtrand._rand._bit_generator.ctypes.state_address
     return ctypes.string_at(address, _TWISTER_BYTES)
-
-
-def restore(states: States) -> None:
-    """Restore the three generators to what `read` returned.
-
-    If NumPy was imported only since then, it is left as it is: nobody had drawn from it.
-    """
-    import torch
-
-    torch_state, python_state, numpy_state = states
-    torch.set_rng_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
-    random.setstate(python_state)
-    if numpy_state is not None:
-        module = import_module("numpy.random")  # a worker may have been the first to import it
-        name, keys, *rest = numpy_state
-        if name == _OTHER_BITS:
-            module.set_state(pickle.loads(keys))
-            return
-        module.set_state((name, sys.modules["numpy"].frombuffer(keys, "uint32"), *rest))
 
 
 def as_read(told: Any) -> Any:

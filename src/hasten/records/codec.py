@@ -12,6 +12,7 @@ from typing import Any
 from hasten import records
 
 NAMES = {**vars(records), "Mapping": collections.abc.Mapping}
+_COLLECTIONS = (tuple, collections.abc.Mapping)
 
 
 def revive(kind: Any, value: Any) -> Any:
@@ -19,8 +20,13 @@ def revive(kind: Any, value: Any) -> Any:
 
     msgspec would do this, were it not that the records name one another only for the type
     checker, so that their annotations cannot be resolved without the names given here.
+
+    Raises:
+        TypeError: it is the form of something else, such as of the record of another release.
     """
     if value is None:
+        if dataclasses.is_dataclass(kind) or typing.get_origin(kind) in _COLLECTIONS:
+            raise TypeError(f"null is no {kind}")
         return None
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = typing.get_type_hints(kind, localns=NAMES)
@@ -34,6 +40,8 @@ def revive(kind: Any, value: Any) -> Any:
 
 def _revive_generic(origin: Any, parts: tuple[Any, ...], value: Any) -> Any:
     if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"a {type(value).__name__} is no list")
         kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
         return tuple(revive(kind, item) for kind, item in zip(kinds, value, strict=True))
     if origin is collections.abc.Mapping:

@@ -74,5 +74,6 @@ def recall(path: Path) -> tuple[Tuning, Path]:
 
 
 def _place(plan_path: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(plan_path.absolute())).hexdigest()[:16]
+    # The file itself, however it is named: through a link, or with `..` in its path.
+    name = hashlib.sha256(os.fsencode(os.path.realpath(plan_path))).hexdigest()[:16]
     return folder() / f"{name}.json"

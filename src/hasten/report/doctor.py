@@ -30,7 +30,8 @@ def render(machine: Machine) -> RenderableType:
     text.append("\n\n")
     for label, value in rows(machine):
         text.append(f"{label:<{_INDENT}}", style="bold")
-        text.append(_wrapped(value, indent=_INDENT).lstrip() + "\n")
+        lines = (_wrapped(line, indent=_INDENT) for line in value.splitlines())
+        text.append("\n".join(lines).lstrip() + "\n")
     text.append("\n")
     if not machine.caveats:
         text.append("Nothing wrong found.")
@@ -57,7 +58,7 @@ def _headline(budget: Budget) -> str:
 
 
 def rows(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield what is known about a machine, as pairs of a name and a value."""
+    """Yield what is known about a machine, as pairs of a name and a value of one line or more."""
     yield "limits", _limits(machine.budget)
     yield "cpu", _cpu(machine)
     yield "memory", _memory(machine)
@@ -69,8 +70,8 @@ def rows(machine: Machine) -> Iterator[tuple[str, str]]:
         ),
     )
     yield "torch", _torch(machine)
-    for index, runtime in enumerate(machine.torch.runtimes if machine.torch else ()):
-        yield "" if index else "runtimes", _runtime(runtime)
+    if machine.torch and machine.torch.runtimes:
+        yield "runtimes", "\n".join(map(_runtime, machine.torch.runtimes))
     yield "pressure", _pressure(machine)
 
 

@@ -18,7 +18,6 @@ from hasten.report.files import refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from hasten.records import Comparison, Diagnosis, Interval, Pair, Plan, Profile, Workload
@@ -64,12 +63,7 @@ class Events:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, HastenError):
             self._tell("error", error.problem, error.remedy, error.exit_code)
         elif isinstance(error, KeyboardInterrupt):

@@ -33,9 +33,9 @@ def section(title: str, *parts: RenderableType) -> list[RenderableType]:
     return [Text(), Text(title, "bold"), *(indented(part) for part in parts)]
 
 
-def indented(part: RenderableType, cell_count: int = 2) -> Padding:
+def indented(part: RenderableType) -> Padding:
     """Indent a part."""
-    return Padding(part, (0, 0, 0, cell_count))
+    return Padding(part, (0, 0, 0, 2))
 
 
 def prose(sentence: str, style: str = "") -> Text:

@@ -65,7 +65,7 @@ def loader_ceiling(profile: Profile) -> str:
         return f"The loader is not the bottleneck: the loop waits {percent(share)} of the time."
     best = 1 / max(1e-9, 1 - share)
     rest = f"Without its waits for the loader a step would take {percent(1 - share)} of its time"
-    return f"{rest}: at most {times(best)}."
+    return f"{rest}: at most {times(best)} faster."
 
 
 def device_pace(profile: Profile) -> str:
@@ -122,7 +122,8 @@ def phases(profile: Profile) -> Table:
 
 def phase_rows(*profiles: Profile) -> list[list[str]]:
     """Return each phase that occurs, with its time and share in each profile; the sum is last."""
-    rows = [[str(phase)] for phase in _occurring(*profiles)]
+    seen = (p for p in Phase if p.in_step and any(one.phase_s.get(p) for one in profiles))
+    rows = [[str(phase)] for phase in seen]
     for one in profiles:
         for row in rows:
             phase = Phase(row[0])
@@ -173,10 +174,6 @@ def usage(profile: Profile, machine: Machine) -> list[tuple[str, str]]:
             said = f"too small to measure here: at most {most} of a step"
         rows.append(("own cost", said))
     return rows
-
-
-def _occurring(*profiles: Profile) -> list[Phase]:
-    return [p for p in Phase if p.in_step and any(x.phase_s.get(p) for x in profiles)]
 
 
 def _table(name: str, *numbers: str) -> Table:

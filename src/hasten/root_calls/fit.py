@@ -6,7 +6,7 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hasten.root_calls.values import weights_of
+from hasten.modules import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

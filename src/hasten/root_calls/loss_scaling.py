@@ -16,10 +16,10 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
+from hasten.modules import weights_of
 from hasten.root_calls.calls import leaves_among, nodes_behind
 from hasten.root_calls.fit import has_hooks
 from hasten.root_calls.own_code import find_word
-from hasten.root_calls.values import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -8,9 +8,10 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from hasten.modules import weights_of
 from hasten.root_calls.calls import leaves_among, loosen, nodes_behind
 from hasten.root_calls.fit import uninitialized
-from hasten.root_calls.values import tensors_in, weights_of
+from hasten.root_calls.values import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-import sys
 from typing import TYPE_CHECKING, Any
+
+from hasten.generators import read_numpy, restore_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +25,7 @@ class Snapshot:
         self.generator = torch.get_rng_state()
         cuda: Any = torch.cuda
         self._cuda = cuda.get_rng_state_all() if cuda.is_initialized() else []
-        numpy = sys.modules.get("numpy")
-        self._numpy = numpy.random.get_state() if numpy is not None else None
+        self._numpy = read_numpy()
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
         """Yield the buffers that there are now, which may be other tensors, and their values."""
@@ -46,16 +46,13 @@ class Snapshot:
         if self._cuda:
             torch.cuda.set_rng_state_all(self._cuda)
         if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
+            restore_numpy(self._numpy)
 
 
 def states() -> dict[str, Any]:
     """Return the state of Python's generator, and of NumPy's if it is imported."""
-    numpy = sys.modules.get("numpy.random")
-    if numpy is None:
-        return {"random": random.getstate()}
-    kind, keys, *rest = numpy.get_state(legacy=True)
-    return {"random": random.getstate(), "numpy": (kind, keys.tobytes(), *rest)}
+    numpy = read_numpy()
+    return {"random": random.getstate()} | ({} if numpy is None else {"numpy": numpy})
 
 
 def went_on(before: dict[str, Any]) -> bool:

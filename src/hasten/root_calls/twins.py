@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from hasten.modules import weights_of
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
 from hasten.root_calls.graph import Graph
@@ -14,7 +15,6 @@ from hasten.root_calls.model_code import other_draws
 from hasten.root_calls.own_code import mention, second_derivatives
 from hasten.root_calls.root import Root
 from hasten.root_calls.snapshot import Snapshot, states, went_on
-from hasten.root_calls.values import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

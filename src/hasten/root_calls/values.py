@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 def with_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -33,16 +33,6 @@ def with_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
         own = {item.name: getattr(value, item.name, None) for item in fields(value)}
         return _copy_with(value, _changed_parts(own, change))
     return value
-
-
-def weights_of(module: Any) -> Iterator[Any]:
-    """Yield a module's parameters, also where its class has a `parameters` of its own.
-
-    That may return a list, some of them, or ask for arguments: meant for the script's optimizer.
-    """
-    import torch
-
-    return torch.nn.Module.parameters(module)
 
 
 def tensors_in(value: Any) -> list[Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hasten import kernel_files
 from hasten.lever import lookup
 from hasten.records import Pair, Phase, Plan, Scope, Step
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 TOGETHER_RATIO = 1.3
 """How much longer two launches at once take than one: they read the disk together."""
-_PRESSURE = "/proc/pressure/cpu"
+_PRESSURE = Path("/proc/pressure/cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +97,8 @@ class CpuCompetition:
 
 
 def _waited_us() -> int | None:
-    try:
-        with open(_PRESSURE) as file:
-            return int(file.readline().rpartition("total=")[2])
-    except (OSError, ValueError):
-        return None
+    some = kernel_files.text(_PRESSURE).partition("\n")[0]
+    return kernel_files.whole(some.rpartition("total=")[2])
 
 
 def both(baseline: Plan, candidate: Plan) -> list[tuple[Lever[Any], Setting]]:
@@ -116,11 +115,8 @@ def can_take(own: Plan, plan: Plan) -> bool:
 def settle_count(own: Plan, plan: Plan, ahead_count: int = 1) -> int:
     """Return the steps that it takes to settle after a switch to `plan`.
 
-    Args:
-        own: the plan before.
-        plan: the plan after.
-        ahead_count: batches that the script's own workers have in flight; a loader that is
-            taken over uses them up first.
+    A loader that is taken over first uses up the batches that the script's own workers have in
+    flight, `ahead_count`.
     """
     counts = [
         lever.settle_count + lever.cycle_count(setting) + (ahead_count - 1 if feeds(lever) else 0)

@@ -24,7 +24,6 @@ from hasten.trials.isolation.scratch import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from hasten.records import Plan
 
@@ -53,10 +52,7 @@ class CompiledCode:
     def __enter__(self) -> CompiledCode:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *ended: object) -> None:
         if self._folder is not None:
             if self.kept is not None:
                 _keep(self._folder, self.kept)
@@ -65,11 +61,8 @@ class CompiledCode:
     def lend(self, scratch: Path, *plans: Plan) -> dict[str, str]:
         """Put the code so far into a trial's folder; return the environment that points to it.
 
-        A folder that the user has chosen for torch stays in use: trials read it.
-
-        Args:
-            scratch: of the trial.
-            plans: those it switches to; nothing is copied if none of them compiles.
+        A folder that the user has chosen for torch stays in use: trials read it. Nothing is copied
+        if none of the plans that the trial switches to compiles.
         """
         if TORCHS_CACHE in os.environ:
             return {}
@@ -77,34 +70,28 @@ class CompiledCode:
         place.mkdir(exist_ok=True)
         with self._lock:
             if patience_s(*plans):
-                self._begin()
+                begun, self._begun = self._begun, None  # once
+                if begun is not None and begun.is_dir():
+                    self._take(begun)
                 if self._folder is not None:
                     _add(self._folder, place)
         return {COMPILED_KEY: str(place)}
 
-    def _begin(self) -> None:
-        """Take what an earlier tuning has left, once."""
-        begun, self._begun = self._begun, None
-        if begun is None or not begun.is_dir():
-            return
+    def collect(self, scratch: Path) -> None:
+        """Keep what a trial has compiled that is stopped, or between two steps.
+
+        A file that is being written would be copied in part.
+        """
+        place = scratch / _NAME
+        with self._lock, suppress(OSError):
+            if place.is_dir() and any(place.iterdir()):
+                self._take(place)
+
+    def _take(self, place: Path) -> None:
         with suppress(OSError, UsageError):
             if self._folder is None:
                 self._folder = make_folder()
-            _add(begun, self._folder)
-
-    def collect(self, scratch: Path) -> None:
-        """Keep what a trial has compiled.
-
-        Args:
-            scratch: of a trial that is stopped, or between two steps: a file that is being
-                written would be copied in part.
-        """
-        place = scratch / _NAME
-        with self._lock, suppress(OSError, UsageError):
-            if place.is_dir() and any(place.iterdir()):
-                if self._folder is None:
-                    self._folder = make_folder()
-                _add(place, self._folder)
+            _add(place, self._folder)
 
 
 def is_handed_out(kept: Path | None) -> bool:

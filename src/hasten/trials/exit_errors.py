@@ -95,43 +95,39 @@ def never_trained(
     error = bad_exit(process, when="before its first training step", folder=folder)
     if error is not None:
         return error
-    tail = tail_of(process)
     if not reached:
-        return NeverTrains(
+        problem = (
             "The command starts no Python that hasten can reach by PYTHONPATH: a script that "
             "resets it (`PYTHONPATH=. python train.py`), a Python before 3.11, `python -I`, "
-            "`-E` or `-S`, or `env -i` keeps hasten out.",
-            remedy="Write `PYTHONPATH=.:$PYTHONPATH` there, train with Python 3.11 or later, "
-            "and drop these options while you tune.",
-            output=tail,
+            "`-E` or `-S`, or `env -i` keeps hasten out."
         )
-    if forked:
-        return NeverTrains(
-            "The script trains in processes that it forks, which hasten does not follow.",
-            remedy="Let it start them by torchrun or `mp.spawn` while you tune.",
-            output=tail,
+        remedy = (
+            "Write `PYTHONPATH=.:$PYTHONPATH` there, train with Python 3.11 or later, "
+            "and drop these options while you tune."
         )
-    if process.exit is not None:
-        return NeverTrains(
-            "The script ended without an optimizer step or a backward pass.",
-            remedy="Give the command that really trains, with its arguments.",
-            output=tail,
-        )
-    if ranks[0]:
-        return NeverTrains(
+    elif forked:
+        problem = "The script trains in processes that it forks, which hasten does not follow."
+        remedy = "Let it start them by torchrun or `mp.spawn` while you tune."
+    elif process.exit is not None:
+        problem = "The script ended without an optimizer step or a backward pass."
+        remedy = "Give the command that really trains, with its arguments."
+    elif ranks[0]:
+        problem = (
             f"{ranks[0]} of the {ranks[1]} processes that train together made a training step in "
-            f"{patience_s:.0f} s, and hasten waits for all.",
-            remedy="Tune without those that only evaluate, or raise --startup-timeout if they are "
-            "slow to start.",
-            output=tail,
+            f"{patience_s:.0f} s, and hasten waits for all."
         )
-    seen = "" if imported_torch else " and no import of torch"
-    return NeverTrains(
-        f"There was no optimizer step or backward in {patience_s:.0f} s{seen}: "
-        f"the script does not train, waits for something, or is slow to start.{place}",
-        remedy="Raise --startup-timeout if it needs longer to start.",
-        output=tail,
-    )
+        remedy = (
+            "Tune without those that only evaluate, or raise --startup-timeout if they are "
+            "slow to start."
+        )
+    else:
+        seen = "" if imported_torch else " and no import of torch"
+        problem = (
+            f"There was no optimizer step or backward pass in {patience_s:.0f} s{seen}: "
+            f"the script does not train, waits for something, or is slow to start.{place}"
+        )
+        remedy = "Raise --startup-timeout if it needs longer to start."
+    return NeverTrains(problem, remedy=remedy, output=tail_of(process))
 
 
 def bad_exit(process: Process, *, when: str, folder: Path) -> HastenError | None:
@@ -182,7 +178,7 @@ def error_of(
         )
     if not (ended.code or ended.signal):
         return None
-    if _is_out_of_room(tail):
+    if any(_NO_ROOM in line and _SHARED_MEMORY not in line for line in tail.splitlines()):
         return ScriptFailed(
             f"The script ran out of disk space {when}: "
             f"what trials write is in {folder} until they end.",
@@ -227,7 +223,3 @@ def _stopped_by(tail: str) -> str:
     mark = f"{LeverStopped.__module__}.{LeverStopped.__qualname__}: "
     told = [line.removeprefix(mark) for line in tail.splitlines() if line.startswith(mark)]
     return told[-1].rstrip(".") if told else ""
-
-
-def _is_out_of_room(tail: str) -> bool:
-    return any(_NO_ROOM in x and _SHARED_MEMORY not in x for x in tail.splitlines())

@@ -59,12 +59,15 @@ def floor_of(tables: Sequence[Table], least: float = LEAST_DISTANCE) -> Table:
 
 def own_distances(baseline: RecordedRun, floors: Sequence[RecordedRun]) -> tuple[float, float]:
     """Return how far the floor takes the gradients and the movements of a typical tensor."""
-    found = []
-    for part in ("gradients", "moves"):
-        own = getattr(baseline, part)
-        tables = [distances(getattr(floor, part), own, baseline.sizes) for floor in floors]
-        found.append(float(np.median(floor_of(tables))))
-    return found[0], found[1]
+    parts = (_apart(part, baseline, *floors) for part in ("gradients", "moves"))
+    gradients, moves = (float(np.median(floor_of(tables))) for tables in parts)
+    return gradients, moves
+
+
+def _apart(part: str, baseline: RecordedRun, *runs: RecordedRun) -> list[Table]:
+    """Return the distances of the gradients or moves of some runs from those of the baseline."""
+    own, sizes = getattr(baseline, part), baseline.sizes
+    return [distances(getattr(run, part), own, sizes) for run in runs]
 
 
 def gradient_ratios(
@@ -82,9 +85,7 @@ def gradient_ratios(
     floor takes one further than `lost_distance`, it only has to stay a small share of the whole.
     In a script that `varies`, the floor may do so to other gradients; there either test will do.
     """
-    own, sizes = baseline.gradients, baseline.sizes
-    table = distances(candidate.gradients, own, sizes)
-    shaken = [distances(floor.gradients, own, sizes) for floor in floors]
+    table, *shaken = _apart("gradients", baseline, candidate, *floors)
     floor = floor_of(shaken, least)
     shares = quartile(_shares(candidate, baseline)) / _LOST_SHARE
     plain = quartile(table) / floor
@@ -111,13 +112,11 @@ def move_ratios(
 
     An optimizer remembers, so movements may differ as far as any gradient did.
     """
-    own, sizes = baseline.moves, baseline.sizes
-    table = distances(candidate.moves, own, sizes)
-    shaken = [distances(other.moves, own, sizes) for other in floors]
+    table, *shaken = _apart("moves", baseline, candidate, *floors)
     floor = floor_of(shaken, least)
-    explained: Table = np.zeros(len(sizes))
+    explained: Table = np.zeros(len(baseline.sizes))
     if not candidate.gradients_taught:
-        gradients = distances(candidate.gradients, baseline.gradients, sizes)
+        (gradients,) = _apart("gradients", baseline, candidate)
         explained = np.max(np.where(np.isfinite(gradients), gradients, 0.0), axis=0)
     cleanest = np.min(table, axis=0) / floor
     beyond = quartile(table) / np.maximum(floor, explained)

@@ -93,12 +93,8 @@ def within_draws(
 
     Each step is compared from the same weights and on the same batch, so that nothing but the
     draws differs. The candidate may lie no further from the middle of the script's own runs than
-    one of those does, in either direction: a dropout that is missing spreads too little.
-
-    Args:
-        baseline: the untouched script.
-        candidate: the script under the plan.
-        others: the untouched script with other seeds, at least two.
+    one of those does, in either direction: a dropout that is missing spreads too little. The others
+    are the untouched script with other seeds, at least two.
     """
     name = "G3 draws"
     if unlike := incomparable(name, baseline, candidate):

@@ -11,6 +11,9 @@ zero, ReLU passes it in one run and not in the other, and the gradient of that s
 thousandth. That happens in some steps; a fault is there in all of them. An optimizer remembers
 such a gradient, so later movements of the weights may differ as far as the gradients did, but at
 least one step must be clean.
+
+In all gates the baseline is the untouched script, the candidate the script under the plan, and the
+floors, at least one, are the untouched script with each weight times (1 +- 2^-23), or as said.
 """
 
 from __future__ import annotations
@@ -77,13 +80,9 @@ def same_structure(
 ) -> Gate:
     """G1: same batches in the same order, same optimizer settings, same parts in training.
 
-    Args:
-        baseline: the untouched script.
-        candidate: the script under the plan.
-        redraws: random draws inside the samples change, as the plan declares; then the order of
-            the samples is compared directly; otherwise their content implies it.
-        again: a second launch of the untouched script; what differs there is not the plan's doing.
-        shaken: the untouched script with one bit changed; nor are counts that differ there.
+    Where the plan declares that it `redraws` inside the samples, their order is compared directly;
+    otherwise their content implies it. What differs in a second launch of the untouched script,
+    `again`, is not the plan's doing; nor are counts that differ with one bit changed (`shaken`).
     """
     name = STRUCTURE
     changed = _differing(baseline, candidate, redraws=redraws)
@@ -174,10 +173,8 @@ def _common(
 def same_bits(baseline: RecordedRun, candidate: RecordedRun, *, drawn_alike: bool) -> Gate:
     """Equal batches, losses and weights, to the last bit: the plan changed nothing at all.
 
-    Args:
-        baseline: the untouched script.
-        candidate: the script under the plan.
-        drawn_alike: random generators were where the script has them, as far as it repeats that.
+    It was `drawn_alike` if random generators were where the script has them, as far as it repeats
+    that.
     """
     if not drawn_alike:
         message = "random generators are not where the script has them: later draws would differ"
@@ -204,11 +201,6 @@ def within_floor(
 
     The distance of each tensor to the baseline's, relative to its size, is divided by the distance
     that one changed bit per weight causes. The typical tensor may reach 10, the worst 100.
-
-    Args:
-        baseline: the untouched script.
-        candidate: the script under the plan.
-        floors: the untouched script with weights times (1 +- 2^-23), at least one.
     """
     name = "G3 rounding"
     if unlike := incomparable(name, baseline, candidate):
@@ -244,14 +236,9 @@ def part_ratios(
 ) -> dict[str, float]:
     """Return how many times further than the floor each part lies: typical tensors and worst.
 
-    Args:
-        baseline: the untouched script.
-        candidate: the script under the plan.
-        floors: the untouched script with its weights perturbed.
-        least: a relative distance that is rounding whatever the floor says.
-        lost_distance: where the floor takes a gradient further than that, it is nothing but
-            rounding and only has to stay small.
-        varies: the script does not repeat itself, which takes gradients far, too.
+    A relative distance of `least` is rounding whatever the floor says. A gradient that the floor
+    takes further than `lost_distance` is nothing but rounding and only has to stay small. A script
+    that `varies` does not repeat itself, which takes gradients far, too.
     """
     parts = {
         "gradients": gradient_ratios(
@@ -273,11 +260,6 @@ def resolved(gate: Gate, baseline: RecordedRun, floors: Sequence[RecordedRun]) -
 
     Its runs with one bit changed also differ by whatever any two of its launches differ by, so
     their distance is the floor for both. Where the floor is wide, lying within it shows nothing.
-
-    Args:
-        gate: what was found.
-        baseline: the untouched script.
-        floors: the floor of that gate.
     """
     gradients, weights = own_distances(baseline, floors)
     own = (
@@ -291,13 +273,7 @@ def resolved(gate: Gate, baseline: RecordedRun, floors: Sequence[RecordedRun]) -
 
 
 def by_spread(baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun]) -> Gate:
-    """Judge by the losses alone where runs diverge from their first step on.
-
-    Args:
-        baseline: the untouched script.
-        candidate: the script under the plan.
-        floors: the untouched script with one bit changed.
-    """
+    """Judge by the losses alone where runs diverge from their first step on."""
     own = [repeatable(baseline, floor) for floor in floors]
     widest = max(own, key=lambda gate: gate.distance_ratio or 0.0)
     return within_spread(baseline, candidate, widest)

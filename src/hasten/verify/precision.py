@@ -45,13 +45,9 @@ def within_precision(
 ) -> Gate:
     """G4: gradients, losses and averages differ no more than by the precision that was asked for.
 
-    Args:
-        baseline: the untouched script.
-        candidate: the script under the plan.
-        floors: the untouched script with weights times (1 +- epsilon_ratio), at least one.
-        epsilon_ratio: distance of neighbouring numbers over their size: 2^-8 in bfloat16.
-        varies: the script does not repeat itself; then rounding is not the only reason that the
-            floor takes a gradient far.
+    The floors are the untouched script with weights times (1 +- epsilon_ratio), the distance of
+    neighbouring numbers over their size: 2^-8 in bfloat16. In a script that `varies`, rounding is
+    not the only reason that the floor takes a gradient far.
     """
     name = "G4 precision"
     if unlike := incomparable(name, baseline, candidate):
@@ -120,13 +116,7 @@ def _askew(
 def same_update(
     baseline: RecordedRun, candidate: RecordedRun, floors: Sequence[RecordedRun]
 ) -> Gate:
-    """G3 for the optimizer alone: with the gradients of the baseline it moves the weights alike.
-
-    Args:
-        baseline: the untouched script.
-        candidate: the script under the plan, whose optimizers got the baseline's gradients.
-        floors: the untouched script with weights times (1 +- 2^-23), at least one.
-    """
+    """G3 for the optimizer alone: with the gradients of the baseline it moves the weights alike."""
     name = "G3 update"
     if not candidate.gradients_taught:
         message = "several optimizers share a step: none could be given the gradients of the script"

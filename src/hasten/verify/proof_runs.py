@@ -74,9 +74,6 @@ def wave_count(effects: Collection[Effect]) -> int:
     the plan beside the script with one bit changed. A plan that redraws needs two more runs under
     other seeds. A mixed plan is recorded once more without its redrawing or narrowing levers.
 
-    Args:
-        effects: those of the levers in the plan.
-
     >>> wave_count({Effect.EXACT}), wave_count({Effect.ROUNDING, Effect.DISTRIBUTION})
     (1, 4)
     >>> wave_count({Effect.DISTRIBUTION}), wave_count({Effect.EXACT, Effect.DISTRIBUTION})

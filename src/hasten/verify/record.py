@@ -13,6 +13,7 @@ import weakref
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from hasten.modules import weights_of
 from hasten.verify.contents import content_hash, outline, tensor_bytes, thinned
 from hasten.verify.teaching import (
     BatchRecorder,
@@ -103,13 +104,11 @@ class Recorder:
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Keep which parts of a root module train and which evaluate, and how they are set."""
-        from torch.nn import Module
-
         parts = [
             (part.training, *(_plain(part, name) for name in ("p", "momentum", "eps")))
             for part in module.modules()
         ]
-        trains = [parameter.requires_grad for parameter in Module.parameters(module)]
+        trains = [parameter.requires_grad for parameter in weights_of(module)]
         self._found["structure"].append(f"call {_short_hash((parts, trains))}")
         if self._step_count == self._take.forced_count - 1 and not self._noted_new:
             self._noted_new = True
@@ -243,8 +242,7 @@ def _generator_hash() -> str:
     kept = hashlib.sha256(b"".join(map(tensor_bytes, drawn["torch"])))
     kept.update(repr(drawn["python"]).encode())
     if "numpy" in drawn:
-        name, keys, *rest = drawn["numpy"]
-        kept.update(keys.tobytes() + repr((name, *rest)).encode())
+        kept.update(repr(drawn["numpy"]).encode())
     return kept.hexdigest()[:12]
 
 
@@ -362,10 +360,8 @@ class AveragedState:
 
 def _buffers_of(live: Any) -> list[Any]:
     """Return what the models learn without gradients, such as the statistics of a norm."""
-    found: dict[int, Any] = {}
-    for module in list(live.roots.known):
-        found.update((id(buffer), buffer) for buffer in module.buffers())
-    return list(found.values())
+    held = [buffer for module in list(live.roots.known) for buffer in module.buffers()]
+    return list({id(buffer): buffer for buffer in held}.values())
 
 
 def _states_of(live: Any) -> list[Any]:

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.generators import read_numpy, restore_numpy
+from hasten.modules import weights_of
 from hasten.rank import own_rank
 from hasten.verify.contents import perturb, tensor_bytes
 
@@ -26,15 +28,10 @@ _OTHER_MODEL = "the script makes another model in each launch, so nothing can be
 
 def parameters_of(live: Any) -> list[Any]:
     """Return the parameters of a script's live objects (`instrument.LiveTraining`)."""
-    from torch.nn import Module
-
-    found: dict[int, Any] = {}
-    for module in list(live.roots.known):
-        found.update((id(p), p) for p in Module.parameters(module))
-    for optimizer in list(live.optimizers.known):
-        for group in optimizer.param_groups:
-            found.update((id(p), p) for p in group["params"])
-    return list(found.values())
+    held = [p for module in list(live.roots.known) for p in weights_of(module)]
+    groups = [g for optimizer in list(live.optimizers.known) for g in optimizer.param_groups]
+    held += [p for group in groups for p in group["params"]]
+    return list({id(p): p for p in held}.values())
 
 
 def transformed() -> bool:
@@ -79,10 +76,8 @@ class Teaching:
     def begin(self, module: Any) -> None:
         """Change the last bits of the weights before the first call, if the order asks for it."""
         if not self._perturbed and not transformed():
-            from torch.nn import Module
-
             self._perturbed = True
-            self._perturb(Module.parameters(module), 0)
+            self._perturb(weights_of(module), 0)
 
     def weights(self, step: int) -> None:
         """Leave the weights before a step, or take them over."""
@@ -151,8 +146,8 @@ def generators() -> dict[str, Any]:
     states: dict[str, Any] = {"torch": [torch.get_rng_state()], "python": random.getstate()}
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["torch"] += torch.cuda.get_rng_state_all()
-    if (numpy := sys.modules.get("numpy")) is not None:
-        states["numpy"] = numpy.random.get_state()
+    if (numpy := read_numpy()) is not None:
+        states["numpy"] = numpy
     return states
 
 
@@ -164,8 +159,8 @@ def set_generators(states: dict[str, Any]) -> None:
     if len(states["torch"]) > 1:
         torch.cuda.set_rng_state_all(states["torch"][1:])
     random.setstate(states["python"])
-    if "numpy" in states and (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.set_state(states["numpy"])
+    if "numpy" in states and "numpy" in sys.modules:
+        restore_numpy(states["numpy"])
 
 
 class BatchRecorder:

@@ -203,6 +203,14 @@ class Made(metaclass=Meta):
     pass
 
 
+class Noting(type):
+    seen = SEEN
+
+
+class Noted(metaclass=Noting):
+    pass
+
+
 class NewOne:
     def __new__(cls):
         SEEN.append(1)
@@ -1759,6 +1767,14 @@ class LyingClass(Base):
 class MetaCall(Base):
     def __getitem__(self, i):
         Made()  # here
+        return i
+
+
+@refused
+class MetaAttribute(Base):
+    def __getitem__(self, i):
+        if Noted.seen is not None:  # here
+            Noted.seen.append(i)  # here
         return i
 
 

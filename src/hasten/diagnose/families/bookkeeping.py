@@ -100,7 +100,9 @@ def _optimizer_remedy(case: Case) -> str:
 
 def _step_reporting(case: Case) -> Finding | None:
     """Find prints, progress bars, writers and `.item()` reads, by the time spent in them."""
-    share = exposed_share(case, *_reporting_s(case))
+    on_host_s = case.found.get("bookkeeping.reporting_s", ())
+    from_device_s = case.found.get("bookkeeping.waiting_s") or [0.0] * len(on_host_s)
+    share = exposed_share(case, on_host_s, from_device_s)
     if not is_worth_telling(share):
         return None
     count = case.found.get("bookkeeping.reports_count", 0.0)
@@ -121,12 +123,6 @@ def _step_reporting(case: Case) -> Finding | None:
         remedy=remedy,
         places=places_of(case.found.get("bookkeeping.places", ())),
     )
-
-
-def _reporting_s(case: Case) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the seconds of reports on the host, and of reads from an accelerator."""
-    on_host_s = case.found.get("bookkeeping.reporting_s", ())
-    return on_host_s, case.found.get("bookkeeping.waiting_s") or [0.0] * len(on_host_s)
 
 
 def _debug_mode(case: Case) -> Finding | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import fmean
 
 from hasten.diagnose.case import Case, Symptom
@@ -75,36 +76,26 @@ def _copies(case: Case, kind: str, *, message: str, remedy: str) -> Finding | No
     )
 
 
-def _pinned_memory_missing(case: Case) -> Finding | None:
-    """Find copies from pageable memory."""
-    return _copies(
-        case,
-        "pageable",
-        message="Copies of {size} a step to the accelerator start in memory that is not pinned: "
-        "the copies alone take {share} of a step.",
-        remedy="Give the DataLoader pin_memory=True and copy with non_blocking=True.",
-    )
-
-
-def _blocking_copies(case: Case) -> Finding | None:
-    """Find copies from pinned memory that the loop waits for."""
-    return _copies(
-        case,
-        "blocking",
-        message="The loop waits for copies of {size} a step to the accelerator, although their "
-        "memory is pinned: {share} of a step.",
-        remedy="Copy with non_blocking=True.",
-    )
-
-
-def _pinned_memory_useless(case: Case) -> Finding | None:
-    """Find memory that is pinned by hand in the loop."""
-    return _copies(
-        case,
-        "pinning",
-        message="The loop pins {size} a step by hand, which takes {share} of it.",
-        remedy="Leave out .pin_memory(), and give the DataLoader pin_memory=True.",
-    )
+_pinned_memory_missing = partial(
+    _copies,
+    kind="pageable",
+    message="Copies of {size} a step to the accelerator start in memory that is not pinned: "
+    "the copies alone take {share} of a step.",
+    remedy="Give the DataLoader pin_memory=True and copy with non_blocking=True.",
+)
+_blocking_copies = partial(
+    _copies,
+    kind="blocking",
+    message="The loop waits for copies of {size} a step to the accelerator, although their "
+    "memory is pinned: {share} of a step.",
+    remedy="Copy with non_blocking=True.",
+)
+_pinned_memory_useless = partial(
+    _copies,
+    kind="pinning",
+    message="The loop pins {size} a step by hand, which takes {share} of it.",
+    remedy="Leave out .pin_memory(), and give the DataLoader pin_memory=True.",
+)
 
 
 def _data_parallel(case: Case) -> Finding | None:

@@ -50,9 +50,7 @@ def _kept_count(counts: Sequence[tuple[int, int]]) -> float | None:
 
     At each count the script still holds the graph of its last step. With layers dropped at random
     or sentences of varying length, both the first and the last third hold small and large graphs.
-
-    Args:
-        counts: pairs of a step and the nodes alive after it, in order.
+    Each count is a step and the nodes alive after it.
     """
     if len(counts) < _BLOCKS_COUNT:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import places_in
 from hasten.diagnose.shares import is_worth_telling
@@ -99,36 +101,22 @@ def _repeated_decode(case: Case) -> Finding | None:
     )
 
 
-def _random_access_store(case: Case) -> Finding | None:
-    """Find single rows read from a store designed for columns or chunks."""
-    return _work(
-        case,
-        ("store",),
-        message=(
-            "Reading single rows from a table or chunked store takes {each} for each sample, "
-            "which costs {share} of a step."
-        ),
-        remedy=(
-            "Turn the columns into arrays once, or read a whole sorted batch at a time "
-            "in __getitems__, from a file that each worker opens once."
-        ),
-    )
-
-
-def _slow_storage(case: Case) -> Finding | None:
-    """Find batches that wait for storage or the network."""
-    return _work(
-        case,
-        ("storage",),
-        message=(
-            "Each sample sleeps {each} in the kernel until its bytes arrive, "
-            "which costs {share} of a step."
-        ),
-        remedy=(
-            "Copy the data to a local disk or to memory, pack many small files into few, "
-            "or read ahead with more workers than cores."
-        ),
-    )
+_random_access_store = partial(
+    _work,
+    kinds=("store",),
+    message="Reading single rows from a table or chunked store takes {each} for each sample, "
+    "which costs {share} of a step.",
+    remedy="Turn the columns into arrays once, or read a whole sorted batch at a time "
+    "in __getitems__, from a file that each worker opens once.",
+)
+_slow_storage = partial(
+    _work,
+    kinds=("storage",),
+    message="Each sample sleeps {each} in the kernel until its bytes arrive, "
+    "which costs {share} of a step.",
+    remedy="Copy the data to a local disk or to memory, pack many small files into few, "
+    "or read ahead with more workers than cores.",
+)
 
 
 SYMPTOMS = (

@@ -82,6 +82,7 @@ def _few_workers(case: Case) -> Finding | None:
     if share.mid_ratio < _LEAST_GAIN_RATIO:
         return None
     need = max(count + 1, ceil(made_s / max(batch_s - wait_s, made_s / cores)))
+    starts_anew = reaches(case.machine.python_version, _NO_FORK_PYTHON)
     who = f"{count} busy workers" if count > 1 else "one busy worker" if count else "the loop"
     return Finding(
         share=share,
@@ -91,7 +92,7 @@ def _few_workers(case: Case) -> Finding | None:
         ),
         remedy=(
             f"Set num_workers={need} and persistent_workers=True in the DataLoader."
-            f"{_GUARD if not count and _starts_anew(case) else ''}{_doubt(case)}"
+            f"{'' if count or not starts_anew else _GUARD}{_doubt(case)}"
         ),
         places=_made_at(case),
     )
@@ -103,11 +104,6 @@ def _doubt(case: Case) -> str:
     if loader is None or loader.is_pure is not False or not loader.unproven:
         return ""
     return f" hasten leaves that to you: {loader.unproven}."
-
-
-def _starts_anew(case: Case) -> bool:
-    """Return whether this Python starts workers by running the script again."""
-    return reaches(case.machine.python_version, _NO_FORK_PYTHON)
 
 
 def _idle_workers(case: Case) -> Finding | None:

@@ -28,13 +28,9 @@ def _cost_of_threads(
 ) -> tuple[Interval, str, bool] | None:
     """Return what too many threads cost, a phrase that says so, and whether it is of all time.
 
-    It comes from steps with fewer threads if these were tried, else from the loop's own waits.
-
-    Args:
-        case: what was seen.
-        waits: share of all time in which the loop waits for a CPU that these threads occupy.
-        steps: what was faster, with its verb.
-        loop: who waits, in words.
+    It comes from steps with fewer threads if these were tried, else from the loop's own `waits`
+    for a CPU that these threads occupy, a share of all time. The words say which `steps` were
+    faster, and whose `loop` waits.
     """
     if (tried := _tried(case)) is not None:
         count, faster, share = tried

@@ -6,7 +6,8 @@ import builtins
 import os
 import sys
 import time
-from contextlib import suppress
+from collections import Counter
+from contextlib import ExitStack, suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from hasten.instrument.stand_ins import put
 from hasten.records import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hasten.instrument.watch import Watch
 
     Place = tuple[str, int]
@@ -48,13 +47,13 @@ class Bookkeeping:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._undos: list[Callable[[], None]] = []
+        self._undos = ExitStack()
         self._busy = False
         self._now_ns = {"reporting": 0, "waiting": 0, "traceback": 0}
         self._found_s: dict[str, list[float]] = {kind: [] for kind in self._now_ns}
         self._call_count = 0
         self._torch = OWN
-        self._places_ns: dict[Place, int] = {}
+        self._places_ns: Counter[Place] = Counter()
         self._reporting: set[Place] = set()
 
     def begin(self) -> None:
@@ -101,7 +100,7 @@ class Bookkeeping:
                 self._note("reporting" if on_host else kind, spent_ns, reads=kind == "waiting")
 
         with suppress(AttributeError, TypeError):  # the script's own stream may refuse
-            self._undos.append(put(owner, name, stand_in))
+            self._undos.callback(put(owner, name, stand_in))
 
     def _is_silent(self, kind: str) -> bool:
         """Return whether a call is not a report but one by an optimizer, a loader, torch or us.
@@ -123,7 +122,7 @@ class Bookkeeping:
         self._call_count += 1
         place = own_place(sys._getframe(2))
         if place is not None:
-            self._places_ns[place] = self._places_ns.get(place, 0) + spent_ns
+            self._places_ns[place] += spent_ns
             if not reads:
                 self._reporting.add(place)
 
@@ -135,15 +134,14 @@ class Bookkeeping:
 
     def end(self) -> dict[str, Any]:
         """Stop intercepting."""
-        for undo in reversed(self._undos):
-            undo()
-        costliest = sorted(self._places_ns, key=self._places_ns.__getitem__, reverse=True)
+        self._undos.close()
+        costliest = [place for place, _ in self._places_ns.most_common(_PLACE_COUNT)]
         steps_count = max(1, len(self._found_s["reporting"]))
         return {
             "reporting_s": self._found_s["reporting"],
             "waiting_s": self._found_s["waiting"],
             "reports_count": self._call_count / steps_count,
-            "places": costliest[:_PLACE_COUNT],
+            "places": costliest,
             "only_reads": bool(costliest) and costliest[0] not in self._reporting,
             "traceback_s": self._found_s["traceback"],
             "debug_places": self._watch.debug_lines[:_PLACE_COUNT],

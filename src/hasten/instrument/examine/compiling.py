@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.operation_timing import is_compiled
+from hasten.instrument.step_growth import StepGrowth
 
 if TYPE_CHECKING:
     from hasten.instrument.watch import Watch
@@ -20,24 +21,14 @@ class Compiling:
     """Read the compiler's own notes at the end of each step."""
 
     def __init__(self, watch: Watch) -> None:
-        self._before_s = 0.0
-        self._step_s: list[float] = []
-
-    def begin(self) -> None:
-        """Note what has been compiled already."""
-        self._before_s = _compile_s()
-
-    def ended(self) -> None:
-        """Note the seconds of compiling in a step."""
-        now_s = _compile_s()
-        self._step_s.append(now_s - self._before_s)
-        self._before_s = now_s
+        self._growth = StepGrowth(_compile_s)
+        self.ended = self._growth.ended
 
     def end(self) -> dict[str, Any]:
         """Return what was compiled, recompilations and their reasons, and where graphs break."""
         if not is_compiled():
             return {}
-        return {"step_s": self._step_s, **_recompiles(), **_breaks()}
+        return {"step_s": self._growth.seen, **_recompiles(), **_breaks()}
 
 
 def _notes() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from hasten.instrument.stand_ins import StandIns
 from hasten.records import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hasten.instrument.watch import Watch
 
 _DATA = INDEX[Phase.DATA]  # a loader without workers pins there, as it was told to
@@ -64,7 +63,8 @@ class Copies:
         self._step_count = 0
         waits = {"pageable": True, "blocking": True, "pinning": False}
         self._kinds = {name: _Copy(waits=each) for name, each in waits.items()}
-        self._undos: list[Callable[[], None]] = []
+        self._undos = ExitStack()
+        self._is_on = False
 
     def begin(self) -> None:
         """Intercept the calls that copy and pin, if there is a device to copy to."""
@@ -72,11 +72,10 @@ class Copies:
 
         accelerator: Any = getattr(torch, "accelerator", torch.cuda)  # since torch 2.6
         if accelerator.is_available():
+            self._is_on = True
             stand_ins = StandIns(lambda: get_ident() == self._watch.thread)
-            self._undos = [
-                self._watch.live.on_transfer(self._moved),
-                stand_ins.add(torch.Tensor, "pin_memory", self._pinned),
-            ]
+            self._undos.callback(self._watch.live.on_transfer(self._moved))
+            self._undos.callback(stand_ins.add(torch.Tensor, "pin_memory", self._pinned))
 
     def _moved(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
         import torch
@@ -109,9 +108,8 @@ class Copies:
 
     def end(self) -> dict[str, Any]:
         """Leave the calls as they were."""
-        for undo in self._undos:
-            undo()
-        if not self._undos:
+        self._undos.close()
+        if not self._is_on:
             return {}
         return {name: kind.read(self._step_count) for name, kind in self._kinds.items()}
 

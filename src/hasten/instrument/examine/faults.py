@@ -7,6 +7,8 @@ import mmap
 import time
 from typing import TYPE_CHECKING, Any
 
+from hasten.instrument.step_growth import StepGrowth
+
 if TYPE_CHECKING:
     from hasten.instrument.watch import Watch
 
@@ -48,25 +50,15 @@ class Faults:
     """Count the page faults of each step."""
 
     def __init__(self, watch: Watch) -> None:
-        self._counts: list[int] = []
-        self._before_count = 0
-
-    def begin(self) -> None:
-        """Read the counter of the process."""
-        self._before_count = faults_count()
-
-    def ended(self) -> None:
-        """Note the faults of a step."""
-        now_count = faults_count()
-        self._counts.append(now_count - self._before_count)
-        self._before_count = now_count
+        self._growth = StepGrowth(faults_count)
+        self.ended = self._growth.ended
 
     def end(self) -> dict[str, Any]:
         """Time a fault."""
         import torch
 
         return {
-            "counts": self._counts,
+            "counts": self._growth.seen,
             "fault_s": fault_s(),
             "threads_count": torch.get_num_threads(),
         }

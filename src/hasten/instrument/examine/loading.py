@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.repeats import merge
+from hasten.instrument.step_growth import StepGrowth
 
 if TYPE_CHECKING:
     from hasten.instrument.watch import Watch
@@ -19,15 +20,11 @@ class Loading:
     def __init__(self, watch: Watch) -> None:
         self._starts, self._look = watch.starts, watch.fetches.look
         self._lines = watch.loader_lines
-        self._before_s = self._starts.spent_s
-        self._starts_s: list[float] = []
+        self._growth = StepGrowth(lambda: self._starts.spent_s)
+        self.begin, self.ended = self._look.begin, self._growth.ended
         self._last: Any = None
         self._datasets: Counter[int] = Counter()
         self._is_plain: bool | None = None
-
-    def begin(self) -> None:
-        """Ask every process that makes batches to look."""
-        self._look.begin()
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note which dataset a batch comes from, and whether torch's collate made it."""
@@ -42,17 +39,12 @@ class Loading:
         if self._last is not None:
             self._datasets[self._last] += 1
 
-    def ended(self) -> None:
-        """Note how long worker starts took in this step."""
-        self._starts_s.append(self._starts.spent_s - self._before_s)
-        self._before_s = self._starts.spent_s
-
     def end(self) -> dict[str, Any]:
         """Stop looking; merge what all processes saw of the training dataset."""
         dataset = self._datasets.most_common(1)[0][0] if self._datasets else 0
         told = self._look.end(dataset)
         found: dict[str, Any] = {
-            "starts_s": self._starts_s,
+            "starts_s": self._growth.seen,
             "made_at": list(filter(None, [self._lines.of(dataset)])),
             **self._starts.read(),
             "collates_plainly": self._is_plain,

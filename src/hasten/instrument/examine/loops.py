@@ -49,17 +49,9 @@ class Loops:
             self._mode.__enter__()
         self._counting = self._mode is not None
 
-    def loading(self) -> None:
-        """Count no longer."""
-        self._leave()
-
     def backward(self, tensors: Any) -> None:
         """Count no longer."""
         self._backward_count += 1
-        self._leave()
-
-    def steps(self, optimizer: Any) -> None:
-        """Count no longer."""
         self._leave()
 
     def ended(self) -> None:
@@ -67,7 +59,7 @@ class Loops:
         self._leave()
         self._step += 1
 
-    def _leave(self) -> None:
+    def _leave(self, *_: Any) -> None:
         import torch
 
         self._counting = False
@@ -77,6 +69,8 @@ class Loops:
         if self._mode is not None and overrides._get_current_function_mode() is self._mode:
             self._mode.__exit__(None, None, None)
             self._mode = None
+
+    loading = steps = _leave
 
     def _note(self, function: Any, args: Any) -> None:
         import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.examine.faults import faults_count
@@ -12,6 +13,7 @@ from hasten.instrument.operation_timing import OperationMode, is_compiled, price
 from hasten.instrument.precision_probe import product_speed_ratio
 from hasten.instrument.rerun import DENORMAL_RATIO, Rerun
 from hasten.instrument.setting_signs import denormal_ratio
+from hasten.modules import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,10 +49,8 @@ class Operations:
 
     def begin(self) -> None:
         """Learn what an operation on a single number takes here."""
-        from torch.nn import Module
-
         roots: Any = self._watch.live.roots.known
-        weights = (next(Module.parameters(root), None) for root in list(roots))
+        weights = (next(weights_of(root), None) for root in list(roots))
         kinds = {weight.device.type for weight in weights if weight is not None} - {"cpu"}
         if kinds:  # its operations take no time of this thread
             self._device, self._clock = kinds.pop(), time.perf_counter_ns
@@ -154,13 +154,12 @@ class Operations:
 
     def _layout_s(self, tallies: list[OperationProfile]) -> list[float] | None:
         """Return the seconds that convolutions would save with channels last, in each step."""
-        sums: dict[Any, float] = {}
+        sums: Counter[Any] = Counter()
         for tally in tallies:
-            for shape, spent_ns in tally.convolutions_ns.items():
-                sums[shape] = sums.get(shape, 0.0) + spent_ns
+            sums.update(tally.convolutions_ns)
         kept: dict[Any, float] = {}
         until = time.perf_counter() + _PROBES_S
-        for shape in sorted(sums, key=sums.__getitem__, reverse=True)[:_SHAPE_COUNT]:
+        for shape, _ in sums.most_common(_SHAPE_COUNT):
             if time.perf_counter() < until:
                 kept[shape] = 1 - 1 / speed_ratio(shape)
         if not kept:
@@ -213,12 +212,10 @@ def _places(tallies: list[OperationProfile], kinds: list[str]) -> dict[str, list
 
 def _costliest(costs: Iterable[Mapping[Place, float]], least: float = 0.0) -> list[Place]:
     """Return the lines that cost most over all steps, and more than the least."""
-    sums: dict[Place, float] = {}
+    sums: Counter[Place] = Counter()
     for one in costs:
-        for place, cost in one.items():
-            sums[place] = sums.get(place, 0.0) + cost
-    told = [place for place in sums if sums[place] > least]
-    return sorted(told, key=sums.__getitem__, reverse=True)[:_PLACE_COUNT]
+        sums.update(one)
+    return [place for place, cost in sums.most_common(_PLACE_COUNT) if cost > least]
 
 
 def _loops(tallies: list[OperationProfile]) -> list[dict[str, Any]]:

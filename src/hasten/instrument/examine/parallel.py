@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.object_table import Table
 from hasten.instrument.operation_timing import is_compiled
 from hasten.instrument.stand_ins import StandIns
+from hasten.modules import weights_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from hasten.instrument.watch import Watch
 
@@ -61,13 +62,10 @@ class Parallel:
             self._spent_ns += time.perf_counter_ns() - start_ns
 
     def _hook(self, module: Any) -> None:
-        from torch.nn import Module
-
         def reach(parameter: Any) -> None:
             self._reached.add(id(parameter))
 
-        parameters = cast("Iterator[Any]", Module.parameters(module))
-        for parameter in parameters:
+        for parameter in weights_of(module):
             if parameter.requires_grad:
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(reach))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.operation_timing import is_compiled
@@ -33,7 +34,7 @@ class Shapes:
         self._counts: list[list[int]] = []
         self._place: tuple[str, int] | None = None
         self._packed = False
-        self._undos: list[Callable[[], None]] = []
+        self._undos = ExitStack()
 
     def begin(self) -> None:
         """Intercept the functions that leave padding out."""
@@ -44,7 +45,8 @@ class Shapes:
         owners: list[tuple[Any, str]] = [(torch._VF, "_pack_padded_sequence")]
         owners += [(torch.nested, name) for name in _NESTED if hasattr(torch.nested, name)]
         stand_ins = StandIns(lambda: True)
-        self._undos = [stand_ins.add(owner, name, self._pack) for owner, name in owners]
+        for owner, name in owners:
+            self._undos.callback(stand_ins.add(owner, name, self._pack))
 
     def _pack(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._packed = True
@@ -78,8 +80,7 @@ class Shapes:
 
     def end(self) -> dict[str, Any]:
         """Return tokens, padding, and padding that every row of a batch has, by step."""
-        for undo in self._undos:
-            undo()
+        self._undos.close()
         if not any(total for total, _, _ in self._counts):
             return {}
         return {"padding": self._counts, "place": self._place, "packed": self._packed}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,6 @@ from hasten.instrument.source_lines import OWN, own_place
 from hasten.records import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hasten.instrument.watch import Watch
 
 _NAMES = ("synchronize", "empty_cache")
@@ -28,12 +28,12 @@ class Waits:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._undos: list[Callable[[], None]] = []
+        self._undos = ExitStack()
         self._busy = False
         self._now_s = dict.fromkeys(_NAMES, 0.0)
         self._found_s: dict[str, list[float]] = {name: [] for name in _NAMES}
         self._call_count = 0
-        self._places_s: dict[tuple[str, int], float] = {}
+        self._places_ns: Counter[tuple[str, int]] = Counter()
 
     def begin(self) -> None:
         """Intercept the calls, if the script uses an accelerator."""
@@ -46,28 +46,26 @@ class Waits:
             for name in _NAMES:
                 if hasattr(module, name):
                     answer = partial(self._answer, name)
-                    self._undos.append(self._watch.live.on_function(module, name, answer))
+                    self._undos.callback(self._watch.live.on_function(module, name, answer))
 
     def _answer(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         caller = sys._getframe(2)
-        if self._busy or self._is_silent() or caller.f_code.co_filename.startswith(OWN):
+        silent = self._watch.tracker.evaluating or self._watch.ledger.current in _SILENT
+        if self._busy or silent or caller.f_code.co_filename.startswith(OWN):
             return original(*args, **kwargs)
         self._busy = True
         self._watch.ledger.again()  # the wait is for work that was given before
-        start_s = time.perf_counter()
+        start_ns = time.perf_counter_ns()
         try:
             return original(*args, **kwargs)
         finally:
-            spent_s = time.perf_counter() - start_s
+            spent_ns = time.perf_counter_ns() - start_ns
             self._busy = False
             self._call_count += 1
-            self._now_s[name] += spent_s
+            self._now_s[name] += spent_ns * 1e-9
             place = own_place(caller)
             if place is not None:
-                self._places_s[place] = self._places_s.get(place, 0.0) + spent_s
-
-    def _is_silent(self) -> bool:
-        return self._watch.tracker.evaluating or self._watch.ledger.current in _SILENT
+                self._places_ns[place] += spent_ns
 
     def ended(self) -> None:
         """Note what the step spent."""
@@ -77,15 +75,13 @@ class Waits:
 
     def end(self) -> dict[str, Any]:
         """Leave the calls as they were."""
-        for undo in self._undos:
-            undo()
+        self._undos.close()
         if not self._call_count:
             return {}
-        costliest = sorted(self._places_s, key=self._places_s.__getitem__, reverse=True)
         return {
             **{f"{name}_s": seconds for name, seconds in self._found_s.items()},
             "calls_count": self._call_count / max(1, len(self._found_s[_NAMES[0]])),
-            "places": costliest[:_PLACE_COUNT],
+            "places": [place for place, _ in self._places_ns.most_common(_PLACE_COUNT)],
         }
 
 

@@ -119,10 +119,20 @@ def _of_users(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
         if isinstance(one, type):
             return body.gap(f"it reads the property {name}", node)
         return body.follower.call(body, found.fget, Given([live(one)], {}, node))
-    missing = found is None and not has_attribute(one, name)
+    missing = found is None and not _is_stored(one, name)
     if missing or found is OPAQUE or name == "__dict__":
         return body.gap(f"it reads {name}, which cannot be followed", node)
     return body.reads.load(found)
+
+
+def _is_stored(one: Any, name: str) -> bool:
+    """Return whether an attribute is an object's own, or its class's; a class's own if it is one.
+
+    What only the class of a class has is not read as it is stored.
+    """
+    if isinstance(one, type):
+        return any(name in vars(kind) for kind in one.__mro__)
+    return has_attribute(one, name)
 
 
 def _of_library(body: Frame, one: Any, name: str, node: ast.AST) -> Value:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hasten.lever import by_hand, lookup
 from hasten.records import Entry
 from hasten.report.edits.job import Job
-from hasten.report.edits.kinds import autocast, loaders, loops, models, optimizers, process
+from hasten.report.edits.kinds import autocast, loaders, models, optimizers, process
 from hasten.report.edits.project import read_project
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _LAST: tuple[Edit, ...] = (
     models.channels_last,
     models.torch_compile,
     autocast.autocast,
-    loops.garbage_collector,
+    process.garbage_collector,
 )
 _ALL: tuple[Edit, ...] = (
     process.flush_denormals,

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from hasten.report.edits.survey import Survey
 
 
-def expression(code: str) -> cst.BaseExpression:
-    """Return the node of an expression."""
-    return cst.parse_expression(code)
-
-
 def code(node: cst.CSTNode) -> str:
     """Return the text of a node."""
     return cst.Module(body=()).code_for_node(node)
@@ -40,13 +35,13 @@ def argument(call: cst.Call, name: str, *, index: int | None = None) -> cst.Arg 
 def with_argument(call: cst.Call, name: str, value: str, *, index: int | None = None) -> cst.Call:
     """Return a call with an argument changed if present, or else added at the end.
 
-    >>> call = expression("Adam(params,  1e-3,)")
+    >>> call = cst.parse_expression("Adam(params,  1e-3,)")
     >>> code(with_argument(call, "fused", "True"))
     'Adam(params,  1e-3, fused=True,)'
     """
     found = argument(call, name, index=index)
     if found is not None:
-        changed = found.with_changes(value=expression(value))
+        changed = found.with_changes(value=cst.parse_expression(value))
         return call.with_changes(args=[changed if a is found else a for a in call.args])
     return call.with_changes(args=_added(call, name, value))
 
@@ -54,23 +49,19 @@ def with_argument(call: cst.Call, name: str, value: str, *, index: int | None = 
 def _added(call: cst.Call, name: str, value: str) -> list[cst.Arg]:
     """Return the arguments with one more, formatted like those before it."""
     equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    new = cst.Arg(value=expression(value), keyword=cst.Name(name), equal=equal)
+    new = cst.Arg(value=cst.parse_expression(value), keyword=cst.Name(name), equal=equal)
     args = list(call.args)
     if not args:
         return [new]
     last = args[-1]
-    if _is_generator(last):
+    if isinstance(last.value, cst.GeneratorExp) and not last.value.lpar:
+        # It used the parentheses of the call.
         bare = last.value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         last = last.with_changes(value=bare)
     new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
     comma = cst.Comma(whitespace_after=_between(args, call.whitespace_before_args))
     closed = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
     return [*args[:-1], closed, new]
-
-
-def _is_generator(arg: cst.Arg) -> bool:
-    """Return whether an argument is a generator that uses the parentheses of its call."""
-    return isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar
 
 
 def _between(
@@ -147,9 +138,9 @@ def _with_entry(node: cst.Dict, name: str, value: str) -> cst.Dict:
     elements = list(node.elements)
     for place, element in enumerate(elements):
         if isinstance(element, cst.DictElement) and _text(element.key) == name:
-            elements[place] = element.with_changes(value=expression(value))
+            elements[place] = element.with_changes(value=cst.parse_expression(value))
             return node.with_changes(elements=elements)
-    new = cst.DictElement(key=expression(f'"{name}"'), value=expression(value))
+    new = cst.DictElement(key=cst.parse_expression(f'"{name}"'), value=cst.parse_expression(value))
     if elements:
         new = new.with_changes(comma=elements[-1].comma)
         space = _between(elements, node.lbrace.whitespace_after)

@@ -9,6 +9,7 @@ import ast
 import codecs
 from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,9 +94,7 @@ class _Replacing(cst.CSTTransformer):
 
 def _lines(text: str) -> list[str]:
     """Split at newlines only, as `patch` does: a form feed does not end a line."""
-    pieces = [f"{line}\n" for line in text.split("\n")]
-    pieces[-1] = pieces[-1][:-1]
-    return pieces if pieces[-1] else pieces[:-1]
+    return list(StringIO(text, newline="\n"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from jinja2 import Template
 
-    from hasten.records import Profiling, Tuning
+    from hasten.records import Profile, Profiling, Tuning
     from hasten.report.edits import Edits
 
 
@@ -55,11 +55,9 @@ def render_tuning(
         levers={"tried": tried, "skipped": skipped},
         maths=sections.maths(tuning.proof),
         losses=curves.losses(tuning.proof),
-        outside=steps.outside(before),
-        lines_title=steps.lines_title(before),
         trust=text.trust(tuning),
         usage=[],
-        **_seen(tuning, tuning),
+        **_seen(tuning, before, tuning),
     )
 
 
@@ -80,21 +78,21 @@ def render_profile(found: Profiling) -> str:
         levers=None,
         maths=None,
         losses=None,
-        outside=steps.outside(profile),
-        lines_title=steps.lines_title(profile),
         trust=[*wording.granted(found.assumed), *found.notes],
         usage=steps.usage(profile, found.machine),
-        **_seen(found, None),
+        **_seen(found, profile, None),
     )
 
 
-def _seen(found: Profiling | Tuning, tuning: Tuning | None) -> dict[str, Any]:
+def _seen(found: Profiling | Tuning, profile: Profile, tuning: Tuning | None) -> dict[str, Any]:
     """Return what both pages show: findings, lines, the steps over time, the machine."""
     diagnosis, workload = found.diagnosis, found.workload
     return {
         "findings": sections.findings(diagnosis, workload, tuning),
         "hot_lines": sections.hot_lines(diagnosis, workload),
         "course": curves.course(diagnosis.steps),
+        "outside": steps.outside(profile),
+        "lines_title": steps.lines_title(profile),
         "machine": sections.machine(found.machine),
         "caveats": found.machine.caveats,
     }

@@ -132,14 +132,8 @@ def maths(proof: Proof) -> dict[str, Any] | None:
 
 
 def machine(facts: Machine) -> list[tuple[str, str]]:
-    """Return what is known about the machine; values that share a name are joined by newlines."""
-    found: list[tuple[str, str]] = []
-    for name, value in doctor.rows(facts):
-        if name or not found:
-            found.append((name, value))
-        else:
-            found[-1] = (found[-1][0], f"{found[-1][1]}\n{value}")
-    return [(name, value) for name, value in found if value]
+    """Return what is known about the machine."""
+    return [(name, value) for name, value in doctor.rows(facts) if value]
 
 
 def code(sentence: str) -> Markup:

@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hasten.modules import weights_of
 from hasten.root_calls.calls import leaves_among, nodes_behind
 from hasten.root_calls.own_code import partial_gradients
 from hasten.root_calls.ranks.batch import Join, check_scalar, find_join, is_near
@@ -17,7 +18,7 @@ from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import gradients
 from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.snapshot import Snapshot, states, went_on
-from hasten.root_calls.values import tensors_in, weights_of, with_tensors
+from hasten.root_calls.values import tensors_in, with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +75,12 @@ def examine(root_call: RootCall, start: Start) -> SharingCheck:
     draws = not torch.equal(plain.before.generator, plain.after.generator)
     try:
         with redirect_stdout(io.StringIO()):  # a model that prints has done so
-            is_proved = _prove(root_call, plain, start)
+            # A copy that is made under inference_mode could not be watched.
+            with (
+                torch.inference_mode(False),
+                torch.set_grad_enabled(root_call.surroundings.with_grad),
+            ):
+                is_proved = _prove(root_call, plain, start)
             tolerance = _PROVED_TOLERANCE if is_proved else _tolerance(root_call)
             ours, joins = _compare(root_call, plain, start, tolerance)
             _check_scale(root_call, plain, joins)
@@ -187,11 +193,16 @@ def _check_scale(root_call: RootCall, plain: _PlainCall, joins: tuple[Join, ...]
 
     plain.before.restore()
     has_scalars = any(join is not Join.CONCATENATED for join in joins)
-    has_graph = root_call.surroundings.with_grad
+    infers = torch.is_inference_mode_enabled()
+    has_graph = root_call.surroundings.with_grad and not infers
     is_small = room_bytes(weights_of(root_call.module)) <= _LARGEST_COPY_BYTES
-    if has_scalars and not has_graph and is_small and not torch.is_inference_mode_enabled():
-        root_call, has_graph = _of_a_copy(root_call), True
-    with torch.set_grad_enabled(has_graph):
+    is_copied = has_scalars and not has_graph and is_small
+    with (
+        torch.inference_mode(infers and not is_copied),
+        torch.set_grad_enabled(has_graph or is_copied),
+    ):
+        if is_copied:
+            root_call = _of_a_copy(root_call)
         name, result = scaled_by_sums(root_call, has_scalars=has_scalars)
     if name:
         raise _DiffersError(f"it may divide by what it counts in the batch ({name})")

@@ -7,9 +7,9 @@ from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hasten.modules import weights_of
 from hasten.root_calls.model_code import is_library, model_code, named_in
 from hasten.root_calls.ranks.weights import others_in
-from hasten.root_calls.values import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from hasten.modules import weights_of
 from hasten.root_calls.fit import unfit
 from hasten.root_calls.model_code import writes_out
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.weights import others_in
-from hasten.root_calls.values import weights_of
 
 
 def unshareable(module: Any) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.cgroup import available_bytes
+from hasten.modules import weights_of
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, uninitialized
 from hasten.root_calls.own_code import second_derivatives
@@ -22,7 +23,7 @@ from hasten.root_calls.ranks.refusals import unshareable
 from hasten.root_calls.ranks.served import SharedModel
 from hasten.root_calls.ranks.share import Share
 from hasten.root_calls.ranks.weights import others_in
-from hasten.root_calls.values import tensors_in, weights_of
+from hasten.root_calls.values import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hasten.modules import weights_of
 from hasten.root_calls.ranks.memory import Region, room_bytes
-from hasten.root_calls.values import weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -38,11 +38,10 @@ def lacks(mechanism: str) -> bool:
 
 
 def enter(*, apart: bool) -> None:
-    """Enter the namespaces; mounts are private from here on.
+    """Enter the namespaces, `apart` also one for processes; mounts are private from here on.
 
-    Args:
-        apart: with one for processes. Only a child enters that, so the caller goes on in a child,
-            whose end is the end of every process in the namespace.
+    Only a child enters that of processes, so the caller goes on in a child, whose end is the end of
+    every process in the namespace.
 
     Raises:
         OSError: the kernel refuses; with the message `NOT_APART` if `apart` may be the cause.

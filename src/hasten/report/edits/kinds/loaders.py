@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
@@ -111,7 +111,9 @@ def _write(job: Job) -> bool:
     known = {id(at.node): at for site, at in homes if at is not None and site in feeding}
     if unclear := [site for site, at in homes if at is None and site in feeding]:
         job.paste("its arguments come from elsewhere", at=survey.places(unclear))
-    if not job.setting and (bound := [s for s in known.values() if _is_bound(s)]):
+    # Torch refuses these without workers.
+    bound = [s for s in known.values() if any(name in code(s.node) for name in _NEEDS_WORKERS)]
+    if bound and not job.setting:
         job.keep_running(f"the loader at {survey.places(bound)} asks for what needs workers")
         return False
     is_written = {id(site.node) for site, at in homes if at is not None and id(at.node) in known}
@@ -164,7 +166,11 @@ def feeds(survey: Survey, sites: list[Site]) -> list[Site]:
         and any(id(parent) in around for parent in survey.parents(site.node))
     ]
     loops = training or survey.loops
-    gone_over = [_iterable(loop) for loop in loops if not isinstance(loop.node, cst.While)]
+    gone_over = [
+        Site(scope=loop.scope, node=cast("cst.For", loop.node).iter)
+        for loop in loops
+        if not isinstance(loop.node, cst.While)
+    ]
 
     def among(places: list[Site]) -> list[Site]:
         keys = {key for place in places for key in _iterated(flow, place)}
@@ -196,12 +202,6 @@ def _training_loops(survey: Survey) -> list[Site]:
     ]
 
 
-def _iterable(loop: Site) -> Site:
-    """Return what a loop goes over."""
-    assert isinstance(loop.node, cst.For | cst.CompFor)  # noqa: S101
-    return Site(scope=loop.scope, node=loop.node.iter)
-
-
 def _iterated(flow: Flow, site: Site) -> list[Key]:
     """Return the names in what is gone over: `loader`, `enumerate(tqdm(loader))`."""
     found, waiting = [], [site.node]
@@ -214,9 +214,3 @@ def _iterated(flow: Flow, site: Site) -> list[Key]:
             found.append(flow.head((node, "")))
             waiting += [arg.value for arg in node.args]
     return found
-
-
-def _is_bound(site: Site) -> bool:
-    """Return whether a loader asks for something that torch refuses without workers."""
-    text = code(site.node)
-    return any(name in text for name in _NEEDS_WORKERS)

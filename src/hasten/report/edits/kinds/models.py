@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from hasten.report.edits.arguments import argument, code, expression
+from hasten.report.edits.arguments import argument, code
 from hasten.report.edits.flow import Flow
 from hasten.report.edits.job import change
 from hasten.report.edits.kinds.optimizers import made
@@ -140,7 +140,9 @@ def _converted(node: Any, wanted: str) -> Any:
     text = code(first.value)
     if text.endswith(wanted):
         return node
-    return node.with_changes(args=[first.with_changes(value=expression(text + wanted)), *more])
+    return node.with_changes(
+        args=[first.with_changes(value=cst.parse_expression(text + wanted)), *more]
+    )
 
 
 def _optimizer_loads(survey: Survey, flow: Flow) -> list[Site]:

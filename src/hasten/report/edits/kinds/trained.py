@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from hasten.report.edits.arguments import expression
 from hasten.report.edits.kinds.optimizers import made
 from hasten.report.edits.survey import Site, binds, dotted, mentions, names_in
 
@@ -49,7 +48,7 @@ def models(survey: Survey, flow: Flow) -> list[Model]:
     for site in made(survey):
         for name in _roots(survey, flow, site):
             short = _short(name)
-            key = flow.key(expression(short), site.scope) if name else None
+            key = flow.key(cst.parse_expression(short), site.scope) if name else None
             if key is not None:
                 beneath = tuple(name[len(short) + 1 :].split(".")) if name != short else ()
                 model = Model(name=name, key=key, beneath=beneath)
@@ -149,7 +148,7 @@ def _root(survey: Survey, flow: Flow, site: Site, name: str) -> str:
     short = _short(name)
     if not name or not _is_sure(survey, site, name):
         return ""
-    key = flow.key(expression(short), site.scope)
+    key = flow.key(cst.parse_expression(short), site.scope)
     plain = key is not None and _is_plain_object(survey, flow, key)
     if name == short:
         return "" if plain else name
