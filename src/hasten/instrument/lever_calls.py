@@ -8,7 +8,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.object_table import Registry, parameters_of
-from hasten.modules import weights_of
 from hasten.records import Phase
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ def _can_be_asked(module: Any) -> bool:
 
     try:
         iter(module.modules())
-        return not any(map(is_lazy, (*weights_of(module), *module.buffers())))
+        return not any(map(is_lazy, (*module.parameters(), *module.buffers())))
     except Exception:
         return False
 
