@@ -50,11 +50,6 @@ notes._is_timed = True
 facts["autocast"] = asdict(notes.add(Traits()))
 facts["entered as before"] = torch.autocast.__enter__ is enter
 
-notes, asked = ModelFacts(), []
-notes.why_unshared = lambda module: asked.append(module) or f"as number {len(asked)}"
-notes.called(model)
-facts["unshared"] = [notes.add_unshared(Traits()).model.unshared for _ in range(2)]
-
 state, words = torch.get_rng_state(), torch.get_float32_matmul_precision()
 torch.set_num_threads(1)
 facts["bits"] = {name: asdict(speed) for name, speed in fewer_bits("cpu").items()}
@@ -120,8 +115,3 @@ def test_the_probe_times_products_and_convolutions_and_leaves_no_trace(noted) ->
     assert noted["older device"] == ["fp16", "inside"]
     assert noted["newer device"] == ["bf16", "inside"]
     assert noted["untouched"] == [True] * 3
-
-
-@pytest.mark.child
-def test_why_a_model_cannot_be_shared_is_asked_once(noted) -> None:
-    assert noted["unshared"] == ["as number 1"] * 2

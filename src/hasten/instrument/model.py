@@ -74,9 +74,7 @@ class ModelFacts:
         why = ""
         for root in self._roots:
             if next(weights_of(root), None) is not None:
-                why = self._roots.get(root)
-                if why is None:  # it takes some milliseconds
-                    why = self._roots[root] = self.why_unshared(root)
+                why = self.why_unshared(root)
                 if not why:
                     return traits
         return replace(traits, model=replace(traits.model, unshared=why))
