@@ -6,24 +6,21 @@ nothing out: one batch does not show that shares cannot be joined.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.values import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from hasten.root_calls.ranks.messages import RootCall
 
-_ADDING = ("sum", "mean", "nansum", "nanmean", "count_nonzero", "dot", "norm", "linalg_vector_norm")
-_MULTIPLYING = ("mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm")
+_ADDING = ("sum", "mean", "nansum", "nanmean", "count_nonzero", "dot")
 _SCALING = ("mul", "div", "addcmul", "addcdiv")
 _OF_A_SIZE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones",
               "new_full", "new_empty")  # fmt: skip
 _COMPARING = ("eq", "ne", "ge", "gt", "le", "lt")
 _READING, _PICKING = "_local_scalar_dense", ("nonzero", "masked_select")
-_TAKING = ("tolist", "numpy", "__array__")  # what a tensor holds, without an operation of torch
 
 
 def scaled_by_sums(root_call: RootCall, *, has_scalars: bool) -> tuple[str, Any]:
@@ -33,7 +30,7 @@ def scaled_by_sums(root_call: RootCall, *, has_scalars: bool) -> tuple[str, Any]
     number may be divided by.
     """
     seen = _Sums(root_call)
-    with _watching(seen):
+    with _watching(seen.follow):
         result = root_call.call(root_call.args, root_call.kwargs)
     return seen.scaling or (seen.reading if has_scalars else ""), result
 
@@ -68,51 +65,23 @@ class _Sums:
             self.reading = name
         if name in _ADDING:
             is_sum = is_sum or _adds_samples(given[0], self._size)
-        if name in _MULTIPLYING:
-            is_sum = is_sum or self._adds_products(given[0])
         for one in tensors_in(result):
             self._is_sum[one] = is_sum
 
-    def take(self, name: str, tensor: Any, result: Any) -> None:
-        """Follow what a tensor holds to Python, which may add it up itself."""
-        if tensor in self._is_sum and not isinstance(result, bool):
-            self.reading = name
 
-    def _adds_products(self, args: Any) -> bool:
-        """Return whether a product of matrices goes over the samples, along a row or a column."""
-        row, column = args[-2:]
-        places = (row, row.dim() - 1), (column, max(column.dim() - 2, 0))
-        return any(
-            one in self._is_sum and _place_of_batch(one.shape, self._size) == place
-            for one, place in places
-        )
-
-
-@contextmanager
-def _watching(seen: _Sums) -> Iterator[None]:
-    """Return a context in which every operation of torch is followed, and what Python takes."""
+def _watching(follow: Callable[..., None]) -> Any:
+    """Return a context in which `follow` is told of every operation of torch."""
     import torch
-    from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
     def dispatch(mode: Any, operation: Any, types: Any, args: Any = (), kw: Any = None) -> Any:
         result = operation(*args, **(kw or {}))
         name = operation.overloadpacket.__name__.removesuffix("_")
         draws = torch.Tag.nondeterministic_seeded in operation.tags
-        seen.follow(name, (args, kw), result, draws=draws)
+        follow(name, (args, kw), result, draws=draws)
         return result
 
-    def answer(mode: Any, function: Any, types: Any, args: Any = (), kw: Any = None) -> Any:
-        result = function(*args, **(kw or {}))
-        if function in taking:
-            seen.take(function.__name__, args[0], result)
-        return result
-
-    taking = [getattr(torch.Tensor, name) for name in _TAKING]
-    sums = type("SumMode", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
-    takes = type("TakeMode", (TorchFunctionMode,), {"__torch_function__": answer})()
-    with sums, takes:
-        yield
+    return type("SumMode", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
 
 
 def _tells_nothing(name: str, args: Any) -> bool:
@@ -134,12 +103,10 @@ def _is_read(name: str, args: Any, result: Any, *, is_sum: bool) -> bool:
 
 def _adds_samples(args: Any, size: int) -> bool:
     """Return whether a sum over some dimensions goes over that of the batch."""
-    sizes = args[0].shape
-    dims = next((one for one in args[1:] if isinstance(one, (list, tuple))), ())
-    place = _place_of_batch(sizes, size)
-    return place is not None and (not dims or place in {dim % len(sizes) for dim in dims})
-
-
-def _place_of_batch(sizes: Any, size: int) -> int | None:
-    """Return the dimension of the samples, or of some rows of each."""
-    return next((index for index, count in enumerate(sizes) if count % size == 0), None)
+    sizes, dims = args[0].shape, args[1] if len(args) > 1 else None
+    place = next((index for index, count in enumerate(sizes) if count % size == 0), None)
+    return place is not None and (
+        not isinstance(dims, (list, tuple))
+        or not dims
+        or place in {dim % len(sizes) for dim in dims}
+    )
