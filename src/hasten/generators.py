@@ -28,8 +28,13 @@ def read_torch() -> bytes:
     return state
 
 
-def read_numpy() -> Any:
-    """Return the state of NumPy's global generator, None if NumPy is not loaded."""
+def read_numpy(*, loads: bool = False) -> Any:
+    """Return the state of NumPy's global generator, None if it is not loaded.
+
+    NumPy loads it at its first use; `loads` does so where NumPy itself is loaded.
+    """
+    if loads and "numpy" in sys.modules:
+        import_module("numpy.random")
     module = sys.modules.get("numpy.random")
     if module is None:
         return None

@@ -25,7 +25,7 @@ class Snapshot:
         self.generator = torch.get_rng_state()
         cuda: Any = torch.cuda
         self._cuda = cuda.get_rng_state_all() if cuda.is_initialized() else []
-        self._numpy = read_numpy()
+        self._numpy = read_numpy(loads=True)
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
         """Yield the buffers that there are now, which may be other tensors, and their values."""

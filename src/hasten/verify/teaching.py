@@ -146,7 +146,7 @@ def generators() -> dict[str, Any]:
     states: dict[str, Any] = {"torch": [torch.get_rng_state()], "python": random.getstate()}
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["torch"] += torch.cuda.get_rng_state_all()
-    if (numpy := read_numpy()) is not None:
+    if (numpy := read_numpy(loads=True)) is not None:
         states["numpy"] = numpy
     return states
 
