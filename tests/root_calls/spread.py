@@ -468,6 +468,26 @@ ordinary_scene("keeping_a_mean", Centered, rows)
 ordinary_scene("described", Described, rows)
 
 
+class Packed(nn.Module):
+    """Sequences of unlike lengths; the batch of 7 divides the number of features."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.rnn = nn.Linear(1, 14), nn.LSTM(14, 21, batch_first=True)
+        self.head = nn.Linear(21, 3)
+
+    def forward(self, x):
+        lengths = (x[:, 1:] > 0).sum(1) + 1
+        sequences = nn.utils.rnn.pack_padded_sequence(
+            self.wide(x[..., None]), lengths.tolist(), batch_first=True, enforce_sorted=False
+        )
+        _, (last, _) = self.rnn(sequences)
+        return self.head(last[-1])
+
+
+ordinary_scene("packed_sequences", Packed, rows)
+
+
 class Listing(Described):
     def parameters(self):
         return list(super().parameters())

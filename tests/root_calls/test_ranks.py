@@ -54,6 +54,7 @@ SHARED = (
     "growing_batches", "hooked_in_between", "annealed", "experts", "averages_in_between",
     "frozen_in_between", "a_mean_of_some_in_the_end", "centred", "described",
     "attention_with_dropout", "evaluated_under_inference_mode", "parameters_in_a_list",
+    "packed_sequences",
 )  # fmt: skip
 
 pytestmark = pytest.mark.child
