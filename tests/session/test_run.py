@@ -123,6 +123,7 @@ def test_exact_levers_leave_the_weights_and_a_fused_optimizer_the_keys_as_they_a
         "        loss.backward()\n"
         "        optimizer.step()\n"
         "    print(loss.item())\n"
+        "print(model.register_forward_hook(print).id)  # a pickled model holds it\n"
         "torch.save({'m': model.state_dict(), 'o': optimizer.state_dict()}, sys.argv[1])\n",
     )
     plain = project.python("train.py", "plain.pt")
