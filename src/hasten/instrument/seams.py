@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from hasten.instrument import accelerators
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.source_lines import own_place
+from hasten.modules import own_hooks
 from hasten.records import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FIRST_OWN_HOOK = 1 << 40
 _OPTIMIZER, _CHECKPOINT = INDEX[Phase.OPTIMIZER], INDEX[Phase.CHECKPOINT]
 
 
@@ -262,16 +262,13 @@ class SeamGroups:
     def hook(self, before: Callable[..., None], after: Callable[..., None]) -> None:
         """Let torch call back around each step of an optimizer, but not in forked children."""
         from torch.optim import optimizer
-        from torch.utils.hooks import RemovableHandle
 
         if not self._hooks:
-            # A pickled model holds the numbers of its hooks, which are to be the script's own.
-            next_id, RemovableHandle.next_id = RemovableHandle.next_id, _FIRST_OWN_HOOK
-            self._hooks = [
-                optimizer.register_optimizer_step_pre_hook(before),
-                optimizer.register_optimizer_step_post_hook(after),
-            ]
-            RemovableHandle.next_id = next_id
+            with own_hooks():
+                self._hooks = [
+                    optimizer.register_optimizer_step_pre_hook(before),
+                    optimizer.register_optimizer_step_post_hook(after),
+                ]
             os.register_at_fork(after_in_child=self.detach)
 
     def detach(self) -> None:

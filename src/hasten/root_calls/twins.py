@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hasten.modules import weights_of
+from hasten.modules import own_hooks, weights_of
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
 from hasten.root_calls.graph import Graph
@@ -48,7 +48,6 @@ class Twins:
         self._roots: Any = WeakIdKeyDictionary()  # modules may be equal
         self._plain = plain_surroundings()
         self._donation = ExitStack()
-        self._own_hooks_count = 0
 
     def attach(self) -> Callable[[], None]:
         """Start answering; calling the result stops it, and forgets all that was compiled."""
@@ -96,12 +95,8 @@ class Twins:
         return self._follow(root, kind, result, plain=False)
 
     def _follow(self, root: Root, kind: Any, result: Any, *, plain: bool) -> Any:
-        from torch.utils.hooks import RemovableHandle
-
-        before = RemovableHandle.next_id
-        result = root.outputs.follow(kind, result, plain=plain)
-        self._own_hooks_count += RemovableHandle.next_id - before
-        return result
+        with own_hooks():
+            return root.outputs.follow(kind, result, plain=plain)
 
     def _plainly(self, root: Root, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
         before = None if root.given_up or root.why_plain else states()
@@ -120,10 +115,10 @@ class Twins:
         return None
 
     def _look(self, root: Root, module: Any) -> None:
-        """Look at the module, and again whenever a hook was registered that is not ours."""
+        """Look at the module, and again whenever the script has registered a hook."""
         from torch.utils.hooks import RemovableHandle
 
-        serial = RemovableHandle.next_id - self._own_hooks_count
+        serial = RemovableHandle.next_id
         if root.hook_serial != serial and not uninitialized(module):
             root.hook_serial = serial
             where = other_draws(module)
