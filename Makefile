@@ -12,7 +12,7 @@ LAGGARD := $(CURDIR)/tests/accelerator/laggard
 TESTS := $(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test slow system check docs format mutants clean \
-	bench bench-accelerator bench-branches bench-claims bench-edits bench-findings bench-gpu bench-launches bench-loader bench-overhead bench-priors bench-proofs bench-ranks bench-rivals bench-sweep
+	bench bench-accelerator bench-branches bench-claims bench-edits bench-findings bench-gpu bench-launches bench-levers bench-loader bench-overhead bench-priors bench-proofs bench-ranks bench-rivals bench-sweep
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
