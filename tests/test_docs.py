@@ -17,6 +17,7 @@ import typer
 from hasten import cli, errors, lever, search
 from hasten.errors import HastenError
 from hasten.lever import Lever, ScriptContext
+from hasten.machine import caveats
 from hasten.records import CollectorTraits, Phase, Traits, traits
 from hasten.report import document, plan_file
 from hasten.testing import LAPTOP, SERVER, sample_profile
@@ -216,6 +217,15 @@ def test_every_command_option_and_exit_code_is_told():
     }
     told = {int(code) for code in re.findall(r"^\| (\d+) \|", reference, re.MULTILINE)}
     assert codes <= told
+
+
+def test_every_caveat_is_told():
+    section = prose(REFERENCE).partition("\n## Caveats\n")[2].partition("\n## ")[0]
+    told = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)))
+    bare = caveats.find(replace(LAPTOP, torch=None), {}, ends_as_one=True)
+    known = {check.__name__ for check in caveats._CHECKS} | {caveat.name for caveat in bare}
+    assert len(told) == len(set(told))
+    assert set(told) == known
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)

@@ -1,7 +1,8 @@
 """What a lever is, and how levers are found.
 
 A lever is a value, not a subclass: each file in `levers/` ends with `LEVER = Lever(...)`.
-No lever names another, and nothing outside `levers/` names one.
+No lever names another, and nothing outside `levers/` names one, except the edit that writes it
+into a script.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ def run(
     device: args.DeviceOption = "auto",
     assume: args.Assume = None,
     python: args.Interpreter = sys.executable,
-    quiet: args.Quiet = False,
+    quiet: args.Unwarned = False,
 ) -> None:
     """Run the script for real, under the plan.
 

@@ -111,7 +111,11 @@ Force = Annotated[
 ]
 Overwrite = Annotated[
     bool,
-    typer.Option("--force", help="Overwrite a hand-written plan, or a file that is not one."),
+    typer.Option(
+        "--force",
+        help="Overwrite a file that is no plan, or a plan that was written by hand or is another "
+        "script's.",
+    ),
 ]
 Unprotected = Annotated[
     bool,
@@ -121,6 +125,7 @@ Unprotected = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
+Unwarned = Annotated[bool, typer.Option("--quiet", "-q", help="Print no warnings about the plan.")]
 Shown = Annotated[
     Progress | None,
     typer.Option(

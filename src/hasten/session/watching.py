@@ -126,7 +126,7 @@ def watch(
         spent_s: seconds of the budget so far.
 
     Raises:
-        UsageError: the budget is too short, or the script trains in several processes.
+        UsageError: the budget is too short, or the command trains on several machines.
         OutOfTime: the budget has ended.
     """
     applied = options.applied
