@@ -312,14 +312,14 @@ class Races:
         """
         own, other = self._options.applied, self._options.with_applied(plan)
         self._runner.rhythm.look(self._runner.statistics, own, other)
-        self._runner.statistics.forget_steps()
         rounds = self._rounds.setdefault(plan, [])
+        if not rounds:  # those of earlier rounds belong to the figure
+            self._runner.statistics.forget_steps()
         own_s, other_s = map(self._runner.pace.launch_s, (own, other))
         launches_s = both_start_s(own_s, other_s, single_process=self._runner.pace.single_process)
         least_count = self._least_confirming_count(plan)
         pairs_s = least_count * self._runner.pace.pair_s(own, other, apart=True)
-        window_s = until_s - self._clock()
-        round_count = _round_count(window_s, launches_s=launches_s, pairs_s=pairs_s)
+        round_count = _round_count(until_s - self._clock(), launches_s=launches_s, pairs_s=pairs_s)
         least_s = CONFIRM_ROUNDS * CONFIRM_LEAST_S / round_count
         most_s = max(pairs_s, _CONFIRM_MOST_S / round_count)
         for index in range(_CONFIRM_MOST_ROUNDS):
