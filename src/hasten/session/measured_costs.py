@@ -49,7 +49,7 @@ def costs_of(
         machine: this machine; its cores decide how much two runs slow each other down.
         baseline: what the user set.
         candidate: the plan that is to be proved, with what the user set.
-        proved: the levers of it that the search found; None where it has not begun.
+        proved: what a proof of it is about; None where the search has not begun.
     """
     pace = runner.pace
     busy_ratio = 2.0 if pace.single_process else _BUSY_RATIO

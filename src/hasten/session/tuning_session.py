@@ -262,7 +262,7 @@ class TuningSession:
         return costs_of(
             self._runner, self._watched.baseline, self._watched.machine,
             baseline=self._options.applied, candidate=self._options.with_applied(plan),
-            proved=plan,
+            proved=self._options.judged(plan),
         )  # fmt: skip
 
     @property
