@@ -479,6 +479,19 @@ def test_what_a_gate_has_rejected_does_not_come_back_after_an_interrupt(tuned, m
     assert "brisk" not in dict(seen.plan.settings)
 
 
+def test_an_interrupt_of_a_second_chance_leaves_what_is_proved(tuned) -> None:
+    class Stops(RecordingWatcher):
+        def stage(self, name, detail="") -> None:
+            if name == "proof" and "crowd" in detail and "brisk" not in detail:
+                raise KeyboardInterrupt  # the lever to blame is out, and this one may come back
+
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, rejected={"brisk"}, watcher=Stops()).tuning
+    assert seen.interrupted
+    assert "early" in dict(seen.plan.settings)
+    assert not {"brisk", "crowd"} & dict(seen.plan.settings).keys()
+    assert state_of(seen) is State.PROVED
+
+
 def crash(*args, **details):
     raise ChildLost("The script was killed.", remedy="Look at its memory.")
 

@@ -131,7 +131,6 @@ class Settlement:
             plan, proof = self._prove(plan)
             if not plan.settings:
                 return self._answer(plan, proof)
-            self.proved = proof
             seen = self._confirm(plan, end_s)
             if not isinstance(seen, Lost):
                 tuned = _observed(self._runner, self._races, self._options.with_applied(plan))
@@ -221,7 +220,7 @@ class Settlement:
 
     def _blame(self, plan: Plan, judge: Judge) -> None:
         """Record why each lever had to go, even where the user ends the proof early."""
-        self.surviving = judge.plan
+        self.surviving, self.proved = judge.plan, judge.proof
         if judge.fails_alone:
             lost = Lost(None, f"{self._options.applied} fails alone")
             self._decisions.lose(plan.levers, Outcome.DROPPED, lost)
