@@ -27,11 +27,7 @@ def find_candidates(
 ) -> tuple[tuple[search.Candidate, ...], tuple[LeverReport, ...]]:
     """Return the levers that are worth a trial, most promising first, and the others' rows.
 
-    Args:
-        context: the machine and the script.
-        options: what the user permits.
-        diagnosis: what was seen to cost time; it says which lever can take it away.
-        begun: the settings of an earlier start of the same search, which goes on with them.
+    A search that was `begun` before goes on with the settings that it had.
     """
     found, rows, priors = [], [], search.read_priors()
     named = begun.named if begun.settings else _named(diagnosis.findings)
