@@ -138,12 +138,7 @@ class Races:
         return pairs if len(pairs) >= _NEIGHBOURS_LEAST_COUNT else ()
 
     def _launches_noise(self, *, least_count: int, most_s: float) -> Noise:
-        """Race two launches of the script.
-
-        Args:
-            least_count: the fewest pairs.
-            most_s: the most seconds of pairs, unless the fewest take longer.
-        """
+        """Race two launches of the script; no longer than `most_s` once it has the least count."""
         own = self._options.applied
         measure = partial(self._runner.pairs, own, own)
         self._view.stage("noise", "the script against itself")
@@ -214,10 +209,8 @@ class Races:
     def race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
         """Race a candidate; a script that breaks under it is a result, too.
 
-        Args:
-            proposal: what to race.
-            share_s: seconds of pairs that this race may take.
-            most_s: seconds of pairs that are left for all races.
+        It has `share_s` seconds of pairs, or those of a usual race if they are more, as far as
+        `most_s` are left.
         """
         baseline, candidate = proposal.baseline, proposal.candidate
         self._view.race_begins(baseline, candidate)
@@ -300,11 +293,8 @@ class Races:
 
         Launches differ by more than the pairs within one, so there are as many rounds of launches
         as the time allows, at least two, with few pairs in each. Only the clock decides how many.
-        Rounds of an earlier confirmation of the same plan count, so that none is left out.
-
-        Args:
-            plan: what the search chose.
-            until_s: when it should be over, by the clock; each round runs at least six pairs.
+        Rounds of an earlier confirmation of the same plan count, so that none is left out. It
+        should be over at `until_s` by the clock, but each round runs at least six pairs.
 
         Raises:
             TooFewPairs: it is undecided after fewer pairs than the noise calls for.
@@ -456,13 +446,7 @@ def rule_of(kind: Kind, noise: Noise, *, budget_s: float) -> compare.Rule:
 
 
 def patient(rule: compare.Rule, *, launched_s: float, pair_s: float) -> compare.Rule:
-    """Return a rule that is slower to drop a candidate that took long to start.
-
-    Args:
-        rule: of the race.
-        launched_s: seconds that went by before its first pair.
-        pair_s: seconds of a pair.
-    """
+    """Return a rule that is slower to drop a candidate whose launches took long."""
     count = min(rule.pair_count, int(_PATIENT_SHARE * launched_s / pair_s))
     return replace(rule, patient_count=count)
 

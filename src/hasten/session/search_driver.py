@@ -88,11 +88,7 @@ class SearchDriver:
         return self._journal.history
 
     def rows(self, *, stopped: bool = False) -> tuple[LeverReport, ...]:
-        """Return what was found about each lever.
-
-        Args:
-            stopped: somebody ended the search.
-        """
+        """Return what was found about each lever, also where somebody `stopped` the search."""
         limits = None if stopped else self._limits
         return search.rows(
             self._candidates, self._journal.history, criteria=self._criteria, limits=limits
@@ -212,10 +208,10 @@ class SearchDriver:
     @property
     def _criteria(self) -> search.AcceptanceCriteria:
         training_s = self._options.training_s
-        least_ratio = self._races.least_ratio
-        if training_s is None:
-            return search.AcceptanceCriteria(least_ratio=least_ratio)
-        return search.AcceptanceCriteria(least_ratio=least_ratio, training_s=training_s)
+        return search.AcceptanceCriteria(
+            least_ratio=self._races.least_ratio,
+            training_s=inf if training_s is None else training_s,
+        )
 
     @property
     def _limits(self) -> search.BudgetLimits:
