@@ -56,7 +56,8 @@ def find_candidates(
                 gain_ratio=lever.gain_ratio,
                 scope=lever.scope,
                 effect=lever.effect,
-                bundled=lever.promising(context) or _eases_contention(lever, settings, diagnosis),
+                bundled=lever.promising(context)
+                or (diagnosis.is_contended and bool(lever.easing(settings[:1]))),
                 steadies=lever.steadies,
                 redundant_with=_redundant(lever, own_traits),
                 forecasts=_forecasts(lever, context, settings),
@@ -69,13 +70,6 @@ def find_candidates(
         found, context.baseline, least_ratio=LEAST_RATIO, begun=frozenset(begun.settings)
     )
     return kept, (*rows, *skipped)
-
-
-def _eases_contention(
-    lever: Lever[Any], settings: tuple[Setting, ...], diagnosis: Diagnosis
-) -> bool:
-    """Return whether there is contention, and the first setting helps against it."""
-    return diagnosis.is_contended and bool(lever.easing(settings[:1]))
 
 
 def _named(findings: Sequence[Finding]) -> Mapping[str, float]:
