@@ -18,7 +18,7 @@ _BUSY_RATIO = 1.5
 
 
 def first_costs(runner: TrialRunner, spent_s: float) -> Costs:
-    """Return the costs estimated from the first start alone; from `spent_s` before it is over."""
+    """Return the costs estimated from the first start alone, even an unfinished one."""
     start_s, step_s = runner.starts.start_s or spent_s, runner.pace.step_s
     return Costs(
         step_s=step_s, launch_s=start_s, launches_s=TOGETHER_RATIO * start_s, pair_s=2 * step_s,

@@ -29,7 +29,7 @@ _READ_AGAIN_RATIO = 1 / 3
 
 
 def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -> Profile:
-    """Profile so many steps of the script under `plan`; some seconds of them where it is None."""
+    """Profile `step_count` steps of the script under `plan`; by default some seconds of them."""
     pace = runner.pace
     glance, _ = runner.steps(plan, GLANCE_COUNT)
     unit = runner.facts(plan).unit

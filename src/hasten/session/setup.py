@@ -28,7 +28,7 @@ _PATIENCE_S = 20.0
 
 
 def doctor(python: str, *, patience_s: float = 60.0) -> Machine:
-    """Return the facts of this machine, with those that torch tells under `python` in time."""
+    """Return the facts of this machine, and those of torch under `python` if it answers in time."""
     from hasten import machine
 
     return machine.read(probe=lambda: machine.probe_torch(python, patience_s))
