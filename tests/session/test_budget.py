@@ -479,6 +479,19 @@ def test_what_a_gate_has_rejected_does_not_come_back_after_an_interrupt(tuned, m
     assert "brisk" not in dict(seen.plan.settings)
 
 
+def test_an_interrupt_of_a_second_chance_leaves_what_is_proved(tuned) -> None:
+    class Stops(RecordingWatcher):
+        def stage(self, name, detail="") -> None:
+            if name == "proof" and "crowd" in detail and "brisk" not in detail:
+                raise KeyboardInterrupt  # the lever to blame is out, and this one may come back
+
+    seen = tuned(600.0, step_s=0.1, start_s=2.0, rejected={"brisk"}, watcher=Stops()).tuning
+    assert seen.interrupted
+    assert "early" in dict(seen.plan.settings)
+    assert not {"brisk", "crowd"} & dict(seen.plan.settings).keys()
+    assert state_of(seen) is State.PROVED
+
+
 def crash(*args, **details):
     raise ChildLost("The script was killed.", remedy="Look at its memory.")
 
@@ -556,6 +569,20 @@ def test_a_search_that_ends_with_nothing_does_not_deny_what_was_applied(
     ).tuning
     assert seen.plan == applied
     assert f"Interrupted: nothing{beyond} is kept." in " ".join(seen.notes)
+
+
+def test_the_time_of_a_proof_counts_what_was_applied_by_hand(tuned, monkeypatch, tmp_path) -> None:
+    """A lever that only rounds takes one more wave of runs than one that claims its bits."""
+    needed_s = []
+    for effect in (Effect.EXACT, Effect.ROUNDING):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / effect))  # no race is known
+        applied = replace(LEVERS["brisk"], effect=effect)
+        plant(monkeypatch, {"brisk": applied, "early": LEVERS["early"]})
+        (said,) = tuned(60.0, step_s=0.1, start_s=7.0, applied=BRISK).said
+        told = re.search(r"needs about (.+?),", said)
+        needed_s.append(parse_duration(told.group(1)))
+    exact_s, rounding_s = needed_s
+    assert rounding_s > exact_s + 7.0
 
 
 def test_where_what_was_applied_fails_no_other_lever_is_blamed(tuned) -> None:

@@ -220,6 +220,19 @@ def test_launches_that_fault_more_pages_in_widen_the_interval(confirmed, fault_s
     assert confirmed(lambda launch: 1.1, until_s=-50.0, **alike)[0].verdict is Verdict.WIN
 
 
+def test_a_confirmation_that_is_cut_off_at_once_leaves_the_interval_of_the_one_before(
+    confirmed,
+) -> None:
+    coin = {"faults": lambda launch: 0.0 if launch % 3 else 2000.0, "fault_s": 1e-6}
+    first, _, _, spent_s = confirmed(lambda launch: 1.1, until_s=-50.0, **coin)
+    again, view, *_ = confirmed(
+        lambda launch: 1.1, until_s=-50.0, count=2, left_s=spent_s + 0.5, **coin
+    )
+    assert first.verdict is Verdict.UNDECIDED
+    assert len(view.rounds) == 2
+    assert again.speedup == first.speedup
+
+
 def test_a_small_gain_needs_more_than_two_launches(confirmed) -> None:
     assert confirmed(lambda launch: 1.03, until_s=-50.0)[0].verdict is Verdict.UNDECIDED
     assert confirmed(lambda launch: 1.03, until_s=30.0)[0].verdict is Verdict.WIN

@@ -31,13 +31,14 @@ KEEPS = Lever(
 @pytest.fixture
 def kept(tuned, monkeypatch):
     """Tune a script of passes of 50 steps of 20 ms, under a lever that keeps samples."""
-    levers = {"brisk": budget.LEVERS["brisk"], "keeps": KEEPS}
 
-    def run(*, longer_s, **details):
+    def run(*, longer_s, late=None, **details):
+        levers = {"brisk": budget.LEVERS["brisk"], "keeps": KEEPS}
+        levers |= {} if late is None else {late.name: late}
         plant(monkeypatch, levers)
         monkeypatch.setattr(budget, "LEVERS", levers)
         return tuned(
-            300.0, step_s=0.02, start_s=2.0, gains={"brisk": 1.15, "keeps": 2.0},
+            300.0, step_s=0.02, start_s=2.0, gains={"brisk": 1.15, "keeps": 2.0, "early": 1.1},
             traits=fed(pass_batch_count=50),
             first_pass_s=lambda plan: longer_s if dict(plan.settings).get("keeps") else 0.0,
             **details,
@@ -64,6 +65,24 @@ def test_what_they_do_not_repay_is_not_left_unconfirmed_either(
     seen = kept(longer_s=2.6, life_count=life_count)
     assert seen.interrupted
     assert dict(seen.plan.settings).keys() == {"brisk", *(["keeps"] if is_kept else [])}
+
+
+def test_what_came_in_later_does_not_hide_what_kept_samples_give(kept, monkeypatch) -> None:
+    """Its race shows a tenth on top of them, which alone would not repay the first pass."""
+
+    def interrupt(*args, **details):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Races, "confirm", interrupt)
+    late = replace(
+        budget.LEVERS["early"], phases=frozenset({Phase.FORWARD, Phase.BACKWARD}),
+        promising=lambda context: False,
+    )  # fmt: skip
+    seen = kept(longer_s=2.6, life_count=2000, late=late)
+    last = seen.races[-1]
+    assert last.baseline.differing(last.candidate) == {"early"}
+    assert "keeps" in last.baseline.levers
+    assert seen.plan.levers == {"brisk", "early", "keeps"}
 
 
 @pytest.mark.parametrize(("life_count", "is_kept"), [(200, False), (2000, True)])

@@ -8,7 +8,8 @@ from hasten import session
 from hasten.errors import IsolationFailed, UsageError
 from hasten.records import Entry, Traits, Workload
 from hasten.session import setup
-from hasten.session.protection import protect, refuse_other_machines
+from hasten.session.setup import protect
+from hasten.session.watching import refuse_other_machines
 from hasten.trials import process
 from hasten.trials.process import Isolation
 

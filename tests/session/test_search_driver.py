@@ -1,11 +1,12 @@
 """Whether a tuning goes on after a first answer."""
 
+from contextlib import nullcontext
 from math import inf
 from types import SimpleNamespace
 
 from hasten.compare import Rule
-from hasten.records import Effect, Phase, Plan, Reason, Scope
-from hasten.search import Candidate, Price, propose
+from hasten.records import Comparison, Effect, Phase, Plan, Reason, Scope, Verdict
+from hasten.search import Candidate, Journal, Price, propose
 from hasten.session import Options
 from hasten.session.search_driver import SearchDriver
 from hasten.testing import FakeTrialRunner, RecordingWatcher, steady
@@ -91,3 +92,31 @@ def test_where_nothing_can_be_proved_the_search_is_over() -> None:
     assert driver_after(1).goes_on(answer())
     driver = driver_after(1)
     assert not driver.goes_on(answer(SimpleNamespace(reason=Reason.UNPROVED)))
+
+
+def test_the_noise_of_a_late_race_takes_time_of_that_race() -> None:
+    spent_s, most = [200.0], []
+
+    def measure_noise(*, quickly):
+        races.noise = quickly
+        spent_s[0] += 30.0
+
+    def race(asked, share_s, *, most_s):
+        most.append(most_s)
+        spent_s[0] = 300.0
+        return Comparison(
+            baseline=asked.baseline, candidate=asked.candidate, verdict=Verdict.UNDECIDED
+        )
+
+    races = SimpleNamespace(
+        noise=None, least_ratio=0.02, confirm_s=10.0, measure_noise=measure_noise, race=race,
+        price=lambda asked: Price(wall_s=1.0), prepare_s=lambda asked: 0.0,
+    )  # fmt: skip
+    driver = SearchDriver(
+        TWO, Journal(), races=races, options=Options(budget_s=300.0), view=RecordingWatcher(),
+        costs=lambda plan: SimpleNamespace(answer_s=10.0, confirm_pairs_s=0.0),
+        spent_s=lambda: spent_s[0], note=[].append, doubtful=lambda plan: {},
+        deadline=SimpleNamespace(sooner=lambda left_s: nullcontext()),
+    )  # fmt: skip
+    driver.run()
+    assert most == [50.0]  # of 70, an answer takes 20

@@ -80,6 +80,23 @@ def test_a_second_chance_that_breaks_costs_nothing(failure) -> None:
     assert left == {"same"}
 
 
+def test_what_holds_is_known_though_a_second_chance_is_interrupted() -> None:
+    ran = []
+
+    def prove(plan: Plan) -> Proof:
+        ran.append(plan)
+        if "grave" in plan.levers and len(ran) > 1:
+            raise KeyboardInterrupt
+        gate = Gate(name="G", passed="round" not in plan.levers, message="it differs")
+        return Proof(effect=Effect.EXACT, gates=(gate,))
+
+    judge = Judge(prove, lambda plan: True)
+    with pytest.raises(KeyboardInterrupt):
+        judge.judge(WHOLE)
+    assert judge.plan.levers == {"same"}
+    assert judge.proof.holds
+
+
 def test_what_was_applied_by_hand_may_fail_alone() -> None:
     judge, left, ran = judged(set(), has_applied="guilty")
     assert judge.fails_alone

@@ -100,11 +100,8 @@ class Candidate:
     def expected_log(self, setting: Setting, share_ratio: float | None = None) -> float:
         """Return the log of the speed-up that a trial of a setting gives on average.
 
-        A trial that does not help costs nothing but its time: the plan stays as it was.
-
-        Args:
-            setting: what is tried.
-            share_ratio: share of its phases in a step, that of the untouched script by default.
+        A trial that does not help costs nothing but its time: the plan stays as it was. The share
+        of its phases in a step is that of the untouched script by default.
         """
         share_ratio = self.share_ratio if share_ratio is None else share_ratio
         named_ratio = min(self.named_ratio, share_ratio, _NAMED_AT_MOST)

@@ -50,11 +50,7 @@ class Payback:
         return self.step_count * self.step_s / self.speedup_ratio
 
     def is_repaid(self, training_s: float) -> bool:
-        """Return whether a training of this length pays back the late start.
-
-        Args:
-            training_s: seconds that the training takes as it is.
-        """
+        """Return whether a training that takes so long as it is pays back the late start."""
         return self.later_s < training_s * (1.0 - 1.0 / self.speedup_ratio)
 
     @property
@@ -80,13 +76,7 @@ class Payback:
 
 
 def blamed(plan: Plan, history: tuple[Comparison, ...], *, later_s: float) -> frozenset[str]:
-    """Return the levers of a plan whose races saw a late start; all of them if none did.
-
-    Args:
-        plan: what starts late.
-        history: every race.
-        later_s: how late.
-    """
+    """Return the levers of a plan whose races saw a late start; all of them if none did."""
     found = [
         seen.baseline.differing(seen.candidate)
         for seen in history
@@ -99,15 +89,7 @@ def blamed(plan: Plan, history: tuple[Comparison, ...], *, later_s: float) -> fr
 def payback_of(
     later_s: float | None, *, first_pass_s: float, step_s: float, speedup_ratio: float
 ) -> Payback | None:
-    """Return when a plan has paid for its start; None where it starts about as early.
-
-    Args:
-        later_s: seconds by which the plan puts the training behind before its steps catch up; None
-            where that is unknown.
-        first_pass_s: of these, what the first pass over the data takes longer than later ones.
-        step_s: seconds of a step before.
-        speedup_ratio: of the steps after; above 1.
-    """
+    """Return the payback of a plan; None where it starts about as early, or nobody knows."""
     if later_s is None or later_s < _WORTH_SAYING_S:
         return None
     return Payback(
@@ -125,8 +107,7 @@ def known_training_s(
         life_count: steps of the training, where a trial has seen its end.
         step_s: seconds of a step, and of what lies between steps.
     """
-    is_seen = training_s is None and life_count is not None
-    return life_count * step_s if is_seen and life_count else training_s
+    return life_count * step_s if training_s is None and life_count else training_s
 
 
 def passes_of(
@@ -206,12 +187,7 @@ def of_all(payback: Payback | None, passes: Passes | None) -> Payback | None:
 
 
 def too_late(payback: Payback | None, training_s: float | None) -> str:
-    """Say that a plan's start costs more than its steps save; empty where it does not.
-
-    Args:
-        payback: by the gain of the whole training.
-        training_s: seconds of the training as it is; None where nobody knows.
-    """
+    """Say that a plan's start costs more than the whole training saves; empty where not."""
     if payback is None or training_s is None or payback.is_repaid(training_s):
         return ""
     return AcceptanceCriteria(training_s=training_s).too_late(

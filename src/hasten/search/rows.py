@@ -30,12 +30,7 @@ def rows(
 ) -> tuple[LeverReport, ...]:
     """Return one row per candidate: kept, dropped, failed, or skipped where nobody tried it.
 
-    Args:
-        candidates: what could be tried.
-        history: every comparison.
-        criteria: when a lever is taken.
-        limits: those that the search ended under; they say why a lever was not tried. None where
-            the search was stopped.
+    The limits that the search ended under say why; there are none where it was stopped.
     """
     strategy = replay(candidates, history, criteria=criteria, limits=limits)
     return tuple(_row(candidate, strategy) for candidate in candidates)

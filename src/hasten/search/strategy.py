@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from hasten.search.proposal import AcceptanceCriteria
 
 
-# Yields a race, receives its comparison, or None where it may not be run.
+# Yield a race, receive its comparison, or None where it may not be run; `Asked` returns it.
 Steps: TypeAlias = "Generator[Proposal, Comparison | None, None]"
+Asked: TypeAlias = "Generator[Proposal, Comparison | None, Comparison | None]"
 _MOST_BUNDLES, _MOST_ROUNDS, _MOST_PASSES = 3, 3, 3
 _MOST_REFINEMENTS, _MOST_PAIRS = 4, 8
 _GROUP_COUNT = 4
@@ -132,18 +133,13 @@ class SearchStrategy:
         *,
         lever: str | None = None,
         expected_log: float = 0.0,
-    ) -> Generator[Proposal, Comparison | None, Comparison | None]:
+    ) -> Asked:
         """Ask for a race; None where it may not be run."""
-        return (
-            yield propose_race(
-                kind,
-                baseline,
-                candidate,
-                self.candidates,
-                lever=lever,
-                expected_ratio=exp(expected_log),
-            )
-        )
+        asked = propose_race(
+            kind, baseline, candidate, self.candidates, lever=lever,
+            expected_ratio=exp(expected_log),
+        )  # fmt: skip
+        return (yield asked)
 
     def take(self, seen: Comparison) -> None:
         """Make the candidate of a race the incumbent, and reopen the rivals of what came in."""
@@ -207,13 +203,9 @@ class SearchStrategy:
             suspects = [k for k in usable if k.lever in seen.candidate.levers]
             yield from self._bisect(suspects, seen)
 
-    def race_bundle(
-        self, candidates: Sequence[Candidate]
-    ) -> Generator[Proposal, Comparison | None, Comparison | None]:
+    def race_bundle(self, candidates: Sequence[Candidate]) -> Asked:
         """Race some candidates together, each at its best guess."""
-        plan = self.plan
-        for candidate in candidates:
-            plan = plan.with_lever(candidate.lever, candidate.settings[0])
+        plan = self.plan.merged(best_guess(candidates))
         expected_log = sum(self.estimator.expected_log(k, k.settings[0]) for k in candidates)
         return (yield from self.race(Kind.BUNDLE, self.plan, plan, expected_log=expected_log))
 
@@ -467,7 +459,7 @@ class SearchStrategy:
 # ---- what findings name is raced first, the largest share before smaller ones
 
 
-def race_named(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
+def race_named(strategy: SearchStrategy) -> Steps:
     """Race the levers that findings name: together where phases differ, then those not in yet."""
     together = _apart(_named(strategy.usable()))
     if len(together) > 1:
@@ -516,7 +508,7 @@ def _apart(candidates: Sequence[Candidate]) -> list[Candidate]:
 _DOUBTED_RATIO = 1.06
 
 
-def race_guesses(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
+def race_guesses(strategy: SearchStrategy) -> Steps:
     """Race each lever that is only a best guess again, where others have won; it may do nothing.
 
     It stays if it is faster again by what is worth a lever.
@@ -541,7 +533,7 @@ def _grounds(strategy: SearchStrategy) -> dict[str, Comparison | None]:
     return {name: last.get(name, strategy.bundle) for name in strategy.plan.levers}
 
 
-def race_hidden(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
+def race_hidden(strategy: SearchStrategy) -> Steps:
     """Where nothing came in, race what noise may have hidden again, the largest figure first.
 
     What is faster again comes in; the confirmation decides whether it is a gain.
@@ -562,7 +554,7 @@ def race_hidden(strategy: SearchStrategy) -> Generator[Proposal, Comparison | No
             strategy.plan = plan
 
 
-def doubt(strategy: SearchStrategy) -> Generator[Proposal, Comparison | None, None]:
+def doubt(strategy: SearchStrategy) -> Steps:
     """Race a small or guessed gain again: of many races, some win by chance.
 
     A plan that does not win again is reduced to the candidates that have won, then to none.
@@ -594,9 +586,7 @@ def rivals(candidate: Candidate, candidates: Sequence[Candidate]) -> list[Candid
     ]
 
 
-def instead(
-    strategy: SearchStrategy, candidate: Candidate, setting: Setting
-) -> Generator[Proposal, Comparison | None, None]:
+def instead(strategy: SearchStrategy, candidate: Candidate, setting: Setting) -> Steps:
     """Race a candidate that gave nothing beside its rivals once more, in their place."""
     levers = {
         other.lever for other in rivals(candidate, strategy.candidates) if strategy.is_in(other)

@@ -36,9 +36,8 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
         others_note,
         step_note,
     )
-    from hasten.session.protection import protect
 
-    notes = protect(workload, options, view)
+    notes = setup.protect(workload, options, view)
     view.stage("profile", "starting the script")
     facts = setup.doctor(workload.python)
     with setup.open_runner(workload, options, facts) as runner:
@@ -62,10 +61,9 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
 
 def tune(workload: Workload, options: Options, view: Watcher) -> Tuning:
     """Search, prove and confirm the fastest plan for the script on this machine."""
-    from hasten.session.protection import protect
     from hasten.session.tuning_session import TuningSession
 
-    notes = protect(workload, options, view)
+    notes = setup.protect(workload, options, view)
     found = TuningSession(workload, options, view).tune()
     machine = _of_what_trained(found.machine)
     return replace(found, machine=machine, notes=(*notes, *found.notes))
@@ -85,11 +83,7 @@ def run(
 ) -> NoReturn:
     """Replace this process with the script under `plan`; an empty plan is plain python.
 
-    Args:
-        workload: the user's command.
-        plan: levers to apply.
-        envelope: what its first steps are held against; None leaves them unwatched.
-        assumed: what the user granted, by name.
+    Its first steps are held against the envelope, if there is one.
     """
     from hasten.errors import UsageError
     from hasten.protocol import Mode

@@ -27,11 +27,7 @@ def find_candidates(
 ) -> tuple[tuple[search.Candidate, ...], tuple[LeverReport, ...]]:
     """Return the levers that are worth a trial, most promising first, and the others' rows.
 
-    Args:
-        context: the machine and the script.
-        options: what the user permits.
-        diagnosis: what was seen to cost time; it says which lever can take it away.
-        begun: the settings of an earlier start of the same search, which goes on with them.
+    A search that was `begun` before goes on with the settings that it had.
     """
     found, rows, priors = [], [], search.read_priors()
     named = begun.named if begun.settings else _named(diagnosis.findings)
@@ -60,7 +56,8 @@ def find_candidates(
                 gain_ratio=lever.gain_ratio,
                 scope=lever.scope,
                 effect=lever.effect,
-                bundled=lever.promising(context) or _eases_contention(lever, settings, diagnosis),
+                bundled=lever.promising(context)
+                or (diagnosis.is_contended and bool(lever.easing(settings[:1]))),
                 steadies=lever.steadies,
                 redundant_with=_redundant(lever, own_traits),
                 forecasts=_forecasts(lever, context, settings),
@@ -73,13 +70,6 @@ def find_candidates(
         found, context.baseline, least_ratio=LEAST_RATIO, begun=frozenset(begun.settings)
     )
     return kept, (*rows, *skipped)
-
-
-def _eases_contention(
-    lever: Lever[Any], settings: tuple[Setting, ...], diagnosis: Diagnosis
-) -> bool:
-    """Return whether there is contention, and the first setting helps against it."""
-    return diagnosis.is_contended and bool(lever.easing(settings[:1]))
 
 
 def _named(findings: Sequence[Finding]) -> Mapping[str, float]:

@@ -34,17 +34,9 @@ def examine(
     seconds: float,
     assumed: frozenset[str] = frozenset(),
 ) -> Diagnosis:
-    """Look closely at the script for some steps, and say what makes them slow.
+    """Look closely at the script for about so many seconds, and say what makes its steps slow.
 
-    A script that fails during the look gets an empty diagnosis.
-
-    Args:
-        runner: where it runs.
-        plan: what the user set.
-        seen: its profile.
-        machine: this machine.
-        seconds: about how long to look; at least eight steps.
-        assumed: what the user granted, by name.
+    It takes eight steps at least. A script that fails meanwhile gets an empty diagnosis.
     """
     least_count = max(_LEAST_COUNT, runner.pace.repeat_count(plan))
     count = min(_MOST_COUNT, max(least_count, int(seconds / max(1e-6, seen.step_s))))

@@ -34,11 +34,7 @@ def open_journal(
 ) -> search.Journal:
     """Open the journal of a command in the user's cache; where that fails, one in memory.
 
-    Args:
-        workload: the user's command; races of other versions of its files are not taken over.
-        options: what may be raced.
-        machine: where.
-        torch: the version that the script imports.
+    Races of other versions of its files, or of torch, are not taken over.
     """
     from hasten.report import archive
     from hasten.report.wording import utf8

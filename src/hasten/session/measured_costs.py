@@ -18,12 +18,7 @@ _BUSY_RATIO = 1.5
 
 
 def first_costs(runner: TrialRunner, spent_s: float) -> Costs:
-    """Return the costs estimated from the first start alone, even an unfinished one.
-
-    Args:
-        runner: where it runs.
-        spent_s: seconds so far.
-    """
+    """Return the costs estimated from the first start alone, even an unfinished one."""
     start_s, step_s = runner.starts.start_s or spent_s, runner.pace.step_s
     return Costs(
         step_s=step_s, launch_s=start_s, launches_s=TOGETHER_RATIO * start_s, pair_s=2 * step_s,
@@ -43,13 +38,8 @@ def costs_of(
 ) -> Costs:
     """Return the costs of a script as the runner and its profile have measured it so far.
 
-    Args:
-        runner: where it runs.
-        seen: its profile.
-        machine: this machine; its cores decide how much two runs slow each other down.
-        baseline: what the user set.
-        candidate: the plan that is to be proved, with what the user set.
-        proved: the levers of it that the search found; None where it has not begun.
+    The candidate is the plan that is to be proved, with what the user set; a proof of it is about
+    `proved`, which is None where the search has not begun.
     """
     pace = runner.pace
     busy_ratio = 2.0 if pace.single_process else _BUSY_RATIO

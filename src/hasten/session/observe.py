@@ -29,13 +29,7 @@ _READ_AGAIN_RATIO = 1 / 3
 
 
 def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -> Profile:
-    """Profile the script under `plan`.
-
-    Args:
-        runner: where it runs.
-        plan: the empty plan for the script as it is.
-        step_count: steps to watch; None watches for some seconds.
-    """
+    """Profile `step_count` steps of the script under `plan`; by default some seconds of them."""
     pace = runner.pace
     glance, _ = runner.steps(plan, GLANCE_COUNT)
     unit = runner.facts(plan).unit
@@ -153,13 +147,8 @@ def retimed(
 ) -> Profile:
     """Return a profile with step times that were measured in turns with another plan.
 
-    Two profiles taken at different times cannot be compared: the machine may have changed.
-
-    Args:
-        seen: what was watched alone.
-        statistics: of the blocks in turns.
-        plan: under which it was watched.
-        costs_s: seconds per sample of each block; fewer than two leave the profile as it is.
+    Two profiles taken at different times cannot be compared: the machine may have changed. The
+    costs are seconds per sample of each block; fewer than two leave the profile as it is.
     """
     phase_s = statistics.phase_s(plan)
     if len(costs_s) < 2 or phase_s is None:

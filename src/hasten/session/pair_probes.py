@@ -25,11 +25,7 @@ def probe_levers(
 ) -> dict[str, Any]:
     """Run pairs of steps as they are and under the probe of each lever that has one.
 
-    Args:
-        runner: where the script runs.
-        plan: what the user set.
-        context: the machine, the profile and the traits of the script.
-        seconds: about how long all pairs together may take.
+    All pairs together take about so many seconds.
 
     Returns:
         The setting of each probe and how many times faster it is, for `Case.found`, such as

@@ -138,12 +138,7 @@ class Races:
         return pairs if len(pairs) >= _NEIGHBOURS_LEAST_COUNT else ()
 
     def _launches_noise(self, *, least_count: int, most_s: float) -> Noise:
-        """Race two launches of the script.
-
-        Args:
-            least_count: the fewest pairs.
-            most_s: the most seconds of pairs, unless the fewest take longer.
-        """
+        """Race two launches of the script; no longer than `most_s` once it has the least count."""
         own = self._options.applied
         measure = partial(self._runner.pairs, own, own)
         self._view.stage("noise", "the script against itself")
@@ -214,10 +209,8 @@ class Races:
     def race(self, proposal: search.Proposal, share_s: float, *, most_s: float) -> Comparison:
         """Race a candidate; a script that breaks under it is a result, too.
 
-        Args:
-            proposal: what to race.
-            share_s: seconds of pairs that this race may take.
-            most_s: seconds of pairs that are left for all races.
+        It has `share_s` seconds of pairs, or those of a usual race if they are more, as far as
+        `most_s` are left.
         """
         baseline, candidate = proposal.baseline, proposal.candidate
         self._view.race_begins(baseline, candidate)
@@ -300,11 +293,8 @@ class Races:
 
         Launches differ by more than the pairs within one, so there are as many rounds of launches
         as the time allows, at least two, with few pairs in each. Only the clock decides how many.
-        Rounds of an earlier confirmation of the same plan count, so that none is left out.
-
-        Args:
-            plan: what the search chose.
-            until_s: when it should be over, by the clock; each round runs at least six pairs.
+        Rounds of an earlier confirmation of the same plan count, so that none is left out. It
+        should be over at `until_s` by the clock, but each round runs at least six pairs.
 
         Raises:
             TooFewPairs: it is undecided after fewer pairs than the noise calls for.
@@ -312,14 +302,14 @@ class Races:
         """
         own, other = self._options.applied, self._options.with_applied(plan)
         self._runner.rhythm.look(self._runner.statistics, own, other)
-        self._runner.statistics.forget_steps()
         rounds = self._rounds.setdefault(plan, [])
+        if not rounds:  # those of earlier rounds belong to the figure
+            self._runner.statistics.forget_steps()
         own_s, other_s = map(self._runner.pace.launch_s, (own, other))
         launches_s = both_start_s(own_s, other_s, single_process=self._runner.pace.single_process)
         least_count = self._least_confirming_count(plan)
         pairs_s = least_count * self._runner.pace.pair_s(own, other, apart=True)
-        window_s = until_s - self._clock()
-        round_count = _round_count(window_s, launches_s=launches_s, pairs_s=pairs_s)
+        round_count = _round_count(until_s - self._clock(), launches_s=launches_s, pairs_s=pairs_s)
         least_s = CONFIRM_ROUNDS * CONFIRM_LEAST_S / round_count
         most_s = max(pairs_s, _CONFIRM_MOST_S / round_count)
         for index in range(_CONFIRM_MOST_ROUNDS):
@@ -456,13 +446,7 @@ def rule_of(kind: Kind, noise: Noise, *, budget_s: float) -> compare.Rule:
 
 
 def patient(rule: compare.Rule, *, launched_s: float, pair_s: float) -> compare.Rule:
-    """Return a rule that is slower to drop a candidate that took long to start.
-
-    Args:
-        rule: of the race.
-        launched_s: seconds that went by before its first pair.
-        pair_s: seconds of a pair.
-    """
+    """Return a rule that is slower to drop a candidate whose launches took long."""
     count = min(rule.pair_count, int(_PATIENT_SHARE * launched_s / pair_s))
     return replace(rule, patient_count=count)
 

@@ -142,18 +142,7 @@ def open_prover(
 ) -> Iterator[Prover]:  # fmt: skip
     """Open a prover of plans for a script; afterwards, remove what its runs left.
 
-    Args:
-        workload: the user's command.
-        isolation: how the runs' writes are kept away from the user's files.
-        step_s: seconds of a step.
-        start_s: seconds until the first step.
-        patience_s: how long a first step may take.
-        parameter_count: numbers in the model.
-        code: what trials have compiled so far.
-        at_once_count: runs that memory has room for.
-        assumed: what the user granted, by name.
-        deadline: when no run is waited for any more.
-        reference: levers under which the script is recorded as it is; plans are judged beside it.
+    The arguments are those of `Recordings` and `Prover`; here, the patience is for a first step.
     """
     folder = make_folder()
     # Two runs share the cores, and every step is hashed: be generous.

@@ -88,11 +88,7 @@ class SearchDriver:
         return self._journal.history
 
     def rows(self, *, stopped: bool = False) -> tuple[LeverReport, ...]:
-        """Return what was found about each lever.
-
-        Args:
-            stopped: somebody ended the search.
-        """
+        """Return what was found about each lever, also where somebody `stopped` the search."""
         limits = None if stopped else self._limits
         return search.rows(
             self._candidates, self._journal.history, criteria=self._criteria, limits=limits
@@ -105,7 +101,7 @@ class SearchDriver:
 
     def run(self) -> None:
         """Race until nothing is worth it, or the time is needed for what comes after."""
-        history, self.passed_over = self._journal.history, ""
+        self.passed_over = ""
         if self._journal.resumed_count:
             known = counted(self._journal.resumed_count, "race")
             self._view.known(f"{known} known from an earlier run")
@@ -117,12 +113,11 @@ class SearchDriver:
         self._confirm_s = min(self._races.confirm_s, _CONFIRM_SHARE * spare_s)
         self._tell_what_is_lost()
         while proposal := self._propose() or self._propose_late():
-            history = self._journal.history
-            left_s = self._left_s(proposal, best) - self._races.prepare_s(proposal)
-            self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
-            share_s = max(_LEAST_RACE_S, 2 * left_s / max(2, races - len(history)))
             if self._races.noise is None:  # nothing was worth a race, until time was all but up
                 self._races.measure_noise(quickly=True)
+            left_s = self._left_s(proposal, best) - self._races.prepare_s(proposal)
+            self._view.stage("search", f"{proposal.kind}: {proposal.candidate}")
+            share_s = max(_LEAST_RACE_S, 2 * left_s / max(2, races - len(self.history)))
             self._launch_count += self._races.price(proposal).launch_count
             can_confirm = bool(best.settings) and not self.short
             try:
@@ -213,10 +208,10 @@ class SearchDriver:
     @property
     def _criteria(self) -> search.AcceptanceCriteria:
         training_s = self._options.training_s
-        least_ratio = self._races.least_ratio
-        if training_s is None:
-            return search.AcceptanceCriteria(least_ratio=least_ratio)
-        return search.AcceptanceCriteria(least_ratio=least_ratio, training_s=training_s)
+        return search.AcceptanceCriteria(
+            least_ratio=self._races.least_ratio,
+            training_s=inf if training_s is None else training_s,
+        )
 
     @property
     def _limits(self) -> search.BudgetLimits:

@@ -72,15 +72,6 @@ class Settlement:
     """Prove and confirm plans of one tuning.
 
     Args:
-        workload: the user's command.
-        options: what the user asked for.
-        view: who looks on.
-        watched: the script as it is.
-        runner: where it runs.
-        races: confirm a plan.
-        decisions: what becomes of each lever.
-        code: what trials have compiled so far.
-        deadline: the end of the budget.
         costs: what the proof and the confirmation of a plan take.
         without: gives the best plan that the search knows in place of one, without some levers.
 
@@ -116,9 +107,7 @@ class Settlement:
     def settle(self, plan: Plan, *, end_s: float) -> Answer:
         """Prove and confirm a plan; where the gain is not seen again, the part that won alone.
 
-        Args:
-            plan: what the search found.
-            end_s: when an answer is due, by the clock of the deadline.
+        An answer is due at `end_s`, by the clock of the deadline.
 
         Raises:
             OutOfTime: the budget has ended.
@@ -131,7 +120,6 @@ class Settlement:
             plan, proof = self._prove(plan)
             if not plan.settings:
                 return self._answer(plan, proof)
-            self.proved = proof
             seen = self._confirm(plan, end_s)
             if not isinstance(seen, Lost):
                 tuned = _observed(self._runner, self._races, self._options.with_applied(plan))
@@ -221,7 +209,7 @@ class Settlement:
 
     def _blame(self, plan: Plan, judge: Judge) -> None:
         """Record why each lever had to go, even where the user ends the proof early."""
-        self.surviving = judge.plan
+        self.surviving, self.proved = judge.plan, judge.proof
         if judge.fails_alone:
             lost = Lost(None, f"{self._options.applied} fails alone")
             self._decisions.lose(plan.levers, Outcome.DROPPED, lost)
@@ -358,11 +346,7 @@ def _instead(
 ) -> Plan:
     """Return a plan without some levers, and with what they had displaced in the search.
 
-    Args:
-        plan: with them.
-        levers: what it loses.
-        known: the best plan that the search knows without them.
-        candidates: what could be tried.
+    That is in `known`, the best plan that the search knows without them.
     """
     rest = plan.without(*levers)
     for candidate in candidates:

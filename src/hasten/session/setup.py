@@ -6,36 +6,29 @@ import hashlib
 import os
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.errors import UsageError
+from hasten.errors import IsolationFailed, UsageError
 from hasten.records import Entry
 from hasten.trials.deadline import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hasten.records import Machine, Workload
-    from hasten.session.options import Options
+    from hasten.session.options import Options, Watcher
     from hasten.trials.compiled_code import CompiledCode
     from hasten.trials.deadline import Deadline
     from hasten.trials.runner import TrialRunner
 
-
+_LACK = "Neither the overlay nor Landlock works here"
 _ASKS = "from importlib.metadata import version; print(version('torch'))"
 _PATIENCE_S = 20.0
 
 
 def doctor(python: str, *, patience_s: float = 60.0) -> Machine:
-    """Return the facts of this machine, with those of torch under `python`.
-
-    Args:
-        python: the interpreter that runs the script.
-        patience_s: how long it may take to answer.
-    """
+    """Return the facts of this machine, and those of torch under `python` if it answers in time."""
     from hasten import machine
 
     return machine.read(probe=lambda: machine.probe_torch(python, patience_s))
@@ -46,9 +39,6 @@ def glance(workload: Workload) -> Machine:
 
     The version is that of the distribution installed in the Python that runs the script. Where a
     program chooses another one than ours, it is unknown.
-
-    Args:
-        workload: the user's command.
     """
     from hasten import machine
     from hasten.records import Torch
@@ -83,9 +73,6 @@ def kept_code(workload: Workload) -> Path | None:
 
     None where there is no cache, or where the processor is unknown: code for another one can end
     the process (`-march=native`), and several machines may share a home.
-
-    Args:
-        workload: the user's command; its folder and first word decide.
     """
     from hasten.machine.cpu import processor_kind
     from hasten.report import archive
@@ -101,19 +88,39 @@ def kept_code(workload: Workload) -> Path | None:
     return place / hashlib.sha256(os.fsencode(f"{kind}\n{script}")).hexdigest()[:16]
 
 
-@contextmanager
+def protect(workload: Workload, options: Options, view: Watcher) -> tuple[str, ...]:
+    """Make sure that trials cannot change the user's files, or that the user permits it.
+
+    Returns:
+        Notes for the report.
+
+    Raises:
+        IsolationFailed: they could change files, and the user has not permitted it.
+    """
+    from hasten.trials.process import Isolation, best_isolation
+
+    if best_isolation(workload.cwd) is not Isolation.PYTHON:
+        return ()
+    if not options.unprotected:
+        raise IsolationFailed(
+            f"{_LACK}: {workload.argv[0]} could change your files in every trial.",
+            remedy="Permit user namespaces, or work on a copy of the folder and add --no-sandbox.",
+        )
+    note = (
+        f"{_LACK}: Python's own writes are redirected, those of native libraries and of other "
+        "programs reach the real files."
+    )
+    view.note(note)
+    return (note,)
+
+
 def open_runner(
     workload: Workload, options: Options, facts: Machine, code: CompiledCode | None = None,
     *, deadline: Deadline = NEVER,
-) -> Iterator[TrialRunner]:  # fmt: skip
+) -> TrialRunner:  # fmt: skip
     """Open the trial runner of a script, isolated as well as this machine permits.
 
-    Args:
-        workload: the user's command.
-        options: of the session.
-        facts: of this machine.
-        code: the compiled code that its trials share; None lets each compile for itself.
-        deadline: when to stop waiting for its children.
+    Without `code` to share, each trial compiles for itself.
     """
     from hasten.trials.isolation.scratch import sweep
     from hasten.trials.process import best_isolation
@@ -121,11 +128,10 @@ def open_runner(
     from hasten.trials.trial_process import TrialProcess
 
     sweep()
-    with TrialRunner(
+    return TrialRunner(
         workload,
         isolation=best_isolation(workload.cwd),
         patience_s=options.patience_s,
         available_bytes=facts.memory.available_bytes,
         make_trial=partial(TrialProcess, code=code, deadline=deadline, assumed=options.assumed),
-    ) as runner:
-        yield runner
+    )

@@ -226,7 +226,9 @@ class TuningSession:
         settlement = self._settlement
         plan = self._driver.best if settlement.surviving is None else settlement.surviving
         rest, doubts = plan, dict(self._doubtful(plan))
-        seen = last_about(plan, self._driver.history)
+        history = self._driver.history
+        filled = [seen for seen in history if filling(seen.candidate).levers - seen.baseline.levers]
+        seen = last_about(plan, filled)  # a later race shows only what came on top
         if seen is not None and seen.pairs and unpaid(settlement.passes(plan, seen)):
             doubts["its first pass takes longer than steps gain"] = filling(plan)
         doubts["its race did not settle that"] = sharing_cpus(self._decisions.unshown(plan))
@@ -260,7 +262,7 @@ class TuningSession:
         return costs_of(
             self._runner, self._watched.baseline, self._watched.machine,
             baseline=self._options.applied, candidate=self._options.with_applied(plan),
-            proved=plan,
+            proved=self._options.judged(plan),
         )  # fmt: skip
 
     @property

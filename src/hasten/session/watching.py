@@ -15,7 +15,6 @@ from hasten.session.examine import examine
 from hasten.session.journals import open_journal
 from hasten.session.measured_costs import costs_of, first_costs
 from hasten.session.observe import idle_note, observe, others_note, step_note, where
-from hasten.session.protection import refuse_other_machines
 from hasten.units import percent
 
 if TYPE_CHECKING:
@@ -111,19 +110,25 @@ def with_findings(refused: UsageError, diagnosis: Diagnosis, machine: Machine) -
     return UsageError(refused.problem, remedy="\n".join(lines))
 
 
+def refuse_other_machines(traits: Traits) -> None:
+    """Raise where a command trains on several machines.
+
+    Raises:
+        UsageError: it does.
+    """
+    if traits.rank_count > traits.local_rank_count:
+        raise UsageError(
+            f"The command trains in {traits.rank_count} processes, {traits.local_rank_count} of "
+            "them on this machine, and a plan is found on one machine.",
+            remedy="Tune it with the ranks of one machine.",
+        )
+
+
 def watch(
     workload: Workload, options: Options, view: Watcher, runner: TrialRunner, machine: Machine,
     *, spent_s: Callable[[], float],
 ) -> Watched:  # fmt: skip
     """Watch a script as it is, and find what may be tried on it.
-
-    Args:
-        workload: the user's command.
-        options: what the user asked for.
-        view: who looks on.
-        runner: where it runs.
-        machine: this machine.
-        spent_s: seconds of the budget so far.
 
     Raises:
         UsageError: the budget is too short, or the command trains on several machines.

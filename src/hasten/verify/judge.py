@@ -26,6 +26,7 @@ class Judge:
 
     Attributes:
         plan: what is left, at any time.
+        proof: that of the plan; None before it holds.
         rejected: why each lever had to go, by its name.
         fails_alone: what the user set fails by itself: no other lever is to blame.
     """
@@ -41,6 +42,7 @@ class Judge:
         self._in_time = in_time
         self._has_applied = has_applied
         self.plan = Plan()
+        self.proof: Proof | None = None
         self.rejected: dict[str, str] = {}
         self.fails_alone = False
 
@@ -58,6 +60,7 @@ class Judge:
             lever = _gravest(self.plan)
             self.rejected[lever] = next(g.message for g in proof.gates if g.passed is False)
             self.plan = self.plan.without(lever)
+        self.proof = proof
         doubtful = list(self.rejected)[:-1]
         if again := self._readmit(plan, doubtful):
             return again
@@ -77,6 +80,7 @@ class Judge:
         if not proof.holds:
             return None
         self.plan = wider
+        self.proof = proof
         for lever in levers:
             self.rejected.pop(lever)
         return proof
