@@ -908,17 +908,23 @@ def test_a_default_that_may_be_given_several_times_may_be_one_word(session, proj
         ('[tool.hasten]\nbugdet = "2m"\n', "has an unknown option: bugdet."),
         ('[tool.hasten]\nnumerics = "odd"\n', "odd"),
         ("[tool.hasten]\nbudget = 2m\n", "is not valid TOML, so [tool.hasten] cannot be read: "),
+        ("[tool.hasten]\nplan = 'caf\udce9'\n", "can't decode byte 0xe9"),
+        ("[tool.hasten]\nplan = " + "[" * 20_000, "is not valid TOML, so [tool.hasten]"),
     ],
 )
 def test_a_default_that_is_none_is_told(session, project, text, problem) -> None:
-    (project / "pyproject.toml").write_text(text)
+    (project / "pyproject.toml").write_bytes(os.fsencode(text))
     done = hasten_with("tune", "train.py")
     assert done.exit_code == 2
     assert problem in done.output
 
 
-@pytest.mark.parametrize("text", ["no toml [", "[tool]\nhasten = 3\n", '[project]\nname = "x"\n'])
+@pytest.mark.parametrize(
+    "text",
+    ["no toml [", "caf\udce9", "x = " + "[" * 20_000, "tool = 3\n", "[tool]\nhasten = 3\n",
+     '[project]\nname = "x"\n'],
+)  # fmt: skip
 def test_a_project_that_says_nothing_to_us_is_left_alone(session, project, text) -> None:
-    (project / "pyproject.toml").write_text(text)
+    (project / "pyproject.toml").write_bytes(os.fsencode(text))
     assert hasten_with("tune", "train.py").exit_code == 0
     assert options(session).budget_s == 300.0
