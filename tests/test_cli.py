@@ -482,14 +482,19 @@ def test_what_python_runs_is_run(session):
             assert workload(session).argv == (name,)
 
 
-def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monkeypatch):
+@pytest.mark.parametrize(
+    "words",
+    [["run", "--set", "compile=x"], ["tune"], ["profile"], ["report"], ["report", "--edits"]],
+)
+def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monkeypatch, words):
     gone = project / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    done = hasten_with("run", "--set", "compile=x", str(project / "train.py"))
+    done = hasten_with(*words, *([] if words[0] == "report" else [str(project / "train.py")]))
     assert done.exit_code == 2
     assert "The working folder was removed." in done.stderr
+    assert "Change into a folder that exists." in done.stderr
     monkeypatch.chdir(project)
 
 
@@ -852,6 +857,17 @@ def test_python_m_hasten_is_the_same_program(project):
     )  # fmt: skip
     assert done.returncode == 2
     assert "There is no lever called no_such_lever." in done.stderr
+
+
+def test_python_m_hasten_says_that_its_folder_was_removed(project):
+    command = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m hasten report"
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": str(Path(hasten.__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "The working folder was removed." in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_command_line_starts_light():

@@ -39,7 +39,7 @@ def read_workload(
         UsageError: there is no such script, program or interpreter.
         ScriptFailed: the script is started more than once and is not valid Python.
     """
-    cwd = _cwd()
+    cwd = working_folder()
     entry, argv = _entry(words)
     check = {Entry.MODULE: lambda _: None, Entry.COMMAND: _check_program}
     check.get(entry, _check_file)(argv[0])
@@ -50,9 +50,14 @@ def read_workload(
     return Workload(entry=entry, argv=argv, cwd=cwd, python=python)
 
 
-def _cwd() -> str:
+def working_folder() -> str:
+    """Return the folder that a command was started in.
+
+    Raises:
+        UsageError: it was removed.
+    """
     try:
-        return str(Path.cwd())
+        return os.getcwd()
     except FileNotFoundError as error:
         remedy = "Change into a folder that exists."
         raise UsageError("The working folder was removed.", remedy=remedy) from error

@@ -32,7 +32,7 @@ from hasten.cli.submission import submit
 from hasten.errors import PlanError, ScriptFailed, UsageError
 from hasten.records import Effect, Plan, Progress, Workload
 from hasten.units import parse_duration
-from hasten.workload import interpreter, read_workload
+from hasten.workload import interpreter, read_workload, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,12 +73,11 @@ def _hasten(
     from hasten.cli.defaults import read_defaults
 
     try:
-        context.default_map = read_defaults(context.command, Path.cwd())  # type: ignore[arg-type]
+        folder = Path(working_folder())
+        context.default_map = read_defaults(context.command, folder)  # type: ignore[arg-type]
     except UsageError as error:
         say(error.problem, error.remedy)
         raise typer.Exit(error.exit_code) from error
-    except FileNotFoundError:
-        return  # the folder was removed: the look-up of the script reports that
 
 
 @app.command(cls=Command)
