@@ -391,6 +391,7 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
     [
         (["tune", "gone.py"], "Cannot find the script gone.py."),
         (["tune", "."], ". is a folder."),
+        (["tune", ""], "No script is named."),
         (["tune", "sh"], "Cannot find the script sh."),
         (["tune", "--", "no-such-program"], "Cannot find the program no-such-program."),
         (["tune", "--"], "There is no program after --."),

@@ -38,6 +38,11 @@ def test_a_script_in_it_cannot_be_read(closed):
         read_workload([str(closed / "train.py")])
 
 
+def test_it_is_a_folder_and_no_script(closed):
+    with pytest.raises(UsageError, match=r"closed is a folder\."):
+        read_workload([str(closed)])
+
+
 def test_a_file_in_it_cannot_be_written(closed):
     # Until Python 3.13 the path itself says no, from 3.14 on the nearest folder that can be seen.
     reason = r"Cannot write .*: (permission denied|no permission in .*)\."

@@ -90,7 +90,9 @@ def _python(program: str) -> str:
 
 def _entry(words: Sequence[str]) -> tuple[Entry, tuple[str, ...]]:
     """Tell how the user's program is started; `Command.parse_args` keeps the `-m` and `--`."""
-    first, *rest = words
+    first, *rest = words or [""]
+    if not first:
+        raise UsageError("No script is named.", remedy="Name the script that trains.")
     if first == "--":
         if not rest:
             raise UsageError("There is no program after --.", remedy="Write -- bash train.sh.")
@@ -122,7 +124,7 @@ def _check_file(name: str) -> None:
     except OSError as error:
         problem = f"Cannot read the script {name}: {reason_of(error)}."
         raise UsageError(problem, remedy="Name a script that you may read.") from error
-    if stat.S_ISDIR(mode) and not Path(name, "__main__.py").is_file():
+    if stat.S_ISDIR(mode) and not os.path.isfile(os.path.join(name, "__main__.py")):
         raise UsageError(f"{name} is a folder.", remedy="Name the script that trains.")
     if not os.access(name, os.R_OK):
         raise UsageError(f"Cannot read the script {name}.", remedy="Make it readable.")
