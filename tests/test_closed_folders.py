@@ -69,6 +69,9 @@ def test_a_plan_in_it_cannot_be_run(closed):
     done = CliRunner().invoke(app, words, prog_name="hasten")
     assert done.exit_code == 2
     assert "plan" in done.stderr
+    submitted = CliRunner().invoke(app, ["submit", *words[1:]], prog_name="hasten")
+    assert submitted.exit_code == 2
+    assert "There is no plan" in submitted.stderr
 
 
 def test_a_cache_in_it_keeps_nothing(closed):
