@@ -618,6 +618,13 @@ def test_a_page_that_cannot_be_written_is_told_before_anything_runs(session, com
     assert not session.calls
 
 
+def test_a_link_that_leads_to_itself_is_written_over(session):
+    Path("r.json").symlink_to("r.json")
+    done = hasten_with("profile", "--json", "r.json", "train.py")
+    assert done.exit_code == 0, done.output
+    assert json.loads(Path("r.json").read_text())["schema"] == 1
+
+
 def test_an_empty_plan_is_left_too(session):
     session.plan = Plan()
     done = hasten_with("tune", "train.py")

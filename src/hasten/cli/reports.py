@@ -214,13 +214,13 @@ def check_outputs(*paths: Path | None, plan: Path | None = None) -> None:
     """
     from hasten.report.files import check_writable
 
-    known = set() if plan is None else {plan.resolve()}
+    known = set() if plan is None else {os.path.realpath(plan)}
     for path in paths:
         if path is None:
             continue
         check_writable(path)
-        place = path.resolve()
-        if place in known and (place.is_file() or not place.exists()):
+        place = os.path.realpath(path)  # `Path.resolve` raises where a link leads to itself
+        if place in known and (os.path.isfile(place) or not os.path.exists(place)):
             problem = f"{shown(path)} is the plan, or is named for another output too."
             raise UsageError(problem, remedy="Choose another file.")
         known.add(place)
