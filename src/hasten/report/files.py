@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from hasten.errors import UsageError, reason_of
@@ -55,7 +56,8 @@ def write_atomically(path: Path, text: str) -> None:
         _write_to(descriptor, payload, path)
         return
     target = Path(os.path.realpath(path))
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # A name has 255 bytes at most, and each character up to 4.
+    draft = target.with_name(f".{target.name[:50]}.{os.getpid()}.tmp")
     try:
         if target.exists() and not target.is_file():
             target.write_bytes(payload)
@@ -65,7 +67,8 @@ def write_atomically(path: Path, text: str) -> None:
         draft.write_bytes(payload)
         draft.replace(target)
     except BaseException as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # what keeps a draft from being written may keep it, too
+            draft.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise refusal(path, error) from error
         raise
