@@ -639,6 +639,13 @@ def test_quiet_prints_the_result_alone(session):
     assert not done.stderr
 
 
+def test_a_terminal_of_unknown_width_shows_all(session, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    done = hasten_with("tune", "train.py")
+    assert "1.20x faster." in done.stdout
+    assert "Racing: one of many" in done.stderr
+
+
 def test_an_interrupted_search_leaves_what_it_has(session):
     session.interrupted = True
     done = hasten_with("tune", "train.py")

@@ -22,6 +22,7 @@ from hasten.cli.arguments import Command, say
 from hasten.cli.reports import (
     PLAN,
     check_outputs,
+    console,
     leave,
     leave_profile,
     on_stdout,
@@ -299,13 +300,11 @@ def _telling(context: typer.Context, path: Path | None, workload: Workload) -> I
 
 def _view(*, quiet: bool, progress: Progress | None, budget_s: float | None = None) -> View:
     """Return the view for this terminal; progress goes to stderr."""
-    from rich.console import Console
-
     from hasten.report.progress import View, choose
 
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    style = choose(console, Progress.NONE if quiet else progress)
-    return View(console, style=style, budget_s=budget_s)
+    paper = console(stderr=True)
+    style = choose(paper, Progress.NONE if quiet else progress)
+    return View(paper, style=style, budget_s=budget_s)
 
 
 def _settings(lever: Sequence[str] | None, device: str) -> dict[str, Setting]:
