@@ -408,6 +408,8 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["report"], "No tuning is kept for hasten.toml."),
         (["tune", "--budget", "0", "train.py"], "--budget must be above 0: 0."),
         (["tune", "--train-time", "0h", "train.py"], "--train-time must be above 0: 0h."),
+        (["tune", "--budget", "1001d", "train.py"], "--budget must be at most 1000d: 1001d."),
+        (["tune", "--budget", "9" * 400, "train.py"], "--budget must be at most 1000d: 999"),
         (
             ["tune", "--startup-timeout", "0", "train.py"],
             "--startup-timeout must be above 0: 0.",

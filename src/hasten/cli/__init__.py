@@ -30,7 +30,7 @@ from hasten.cli.reports import (
     report,
 )
 from hasten.cli.submission import submit
-from hasten.errors import PlanError, ScriptFailed, UsageError
+from hasten.errors import PlanError, ScriptFailed, UsageError, shown
 from hasten.records import Effect, Plan, Progress, Workload
 from hasten.units import parse_duration
 from hasten.workload import interpreter, read_workload, working_folder
@@ -320,9 +320,10 @@ def _settings(lever: Sequence[str] | None, device: str) -> dict[str, Setting]:
 
 def _seconds(option: str, text: str) -> float:
     seconds = parse_duration(text)
-    if seconds <= 0:
+    if not 0 < seconds <= args.LONGEST_S:
+        bound = "at most 1000d" if seconds else "above 0"
         remedy = f"Write {option} 90s, 5m or 1h30m."
-        raise UsageError(f"{option} must be above 0: {text}.", remedy=remedy)
+        raise UsageError(f"{option} must be {bound}: {shown(text)}.", remedy=remedy)
     return seconds
 
 
