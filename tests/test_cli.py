@@ -408,6 +408,8 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["report"], "No tuning is kept for hasten.toml."),
         (["tune", "--budget", "0", "train.py"], "--budget must be above 0: 0."),
         (["tune", "--train-time", "0h", "train.py"], "--train-time must be above 0: 0h."),
+        (["tune", "--budget", "1h30", "train.py"], "Cannot read the duration '1h30'."),
+        (["tune", "--budget", "1 000", "train.py"], "Cannot read the duration '1 000'."),
         (["tune", "--budget", "1001d", "train.py"], "--budget must be at most 1000d: 1001d."),
         (["tune", "--budget", "9" * 400, "train.py"], "--budget must be at most 1000d: 999"),
         (
