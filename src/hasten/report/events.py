@@ -7,7 +7,6 @@ schema number. If the reader goes away, the stream ends and nothing else does.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import IO, TYPE_CHECKING, Any
 
@@ -164,7 +163,8 @@ def open_stream(path: Path | None) -> IO[bytes] | None:
     try:
         if str(path) != STDOUT:
             return path.open("wb")
-        # A duplicate: if its reader leaves, Python's own stdout stays intact and silent.
-        return os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+        # A duplicate: if its reader leaves, Python's own stdout stays intact and silent. There is
+        # no `sys.stdout` where a shell has closed it.
+        return os.fdopen(os.dup(1), "wb")
     except OSError as error:
         raise refusal(path, error) from error
