@@ -11,6 +11,7 @@ from hasten.cli import app
 from hasten.errors import UsageError
 from hasten.records import Entry, Workload
 from hasten.report import archive, files, plan_places
+from hasten.report.edits.project import read_project
 from hasten.workload import read_workload
 
 
@@ -72,6 +73,13 @@ def test_a_plan_in_it_cannot_be_run(closed):
     submitted = CliRunner().invoke(app, ["submit", *words[1:]], prog_name="hasten")
     assert submitted.exit_code == 2
     assert "There is no plan" in submitted.stderr
+
+
+def test_a_module_in_it_is_not_edited(closed):
+    Path("train.py").write_text("import closed.data\n")
+    cwd = str(Path.cwd())
+    workload = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd=cwd, python="python3")
+    assert [source.path.name for source in read_project(workload).sources] == ["train.py"]
 
 
 def test_a_cache_in_it_keeps_nothing(closed):
