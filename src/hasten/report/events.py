@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from hasten.errors import HastenError, reason_of
 from hasten.report import document
-from hasten.report.files import refusal
+from hasten.report.files import descriptor, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -153,7 +153,7 @@ class Events:
 
 
 def open_stream(path: Path | None) -> IO[bytes] | None:
-    """Open the event stream: a file (truncated), a pipe, or stdout for `-`.
+    """Open the event stream: a file (truncated), a pipe, an open file, or stdout for `-`.
 
     Raises:
         UsageError: it cannot be written.
@@ -161,10 +161,11 @@ def open_stream(path: Path | None) -> IO[bytes] | None:
     if path is None:
         return None
     try:
-        if str(path) != STDOUT:
+        # There is no `sys.stdout` where a shell has closed it.
+        number = 1 if str(path) == STDOUT else descriptor(path)
+        if number is None:
             return path.open("wb")
-        # A duplicate: if its reader leaves, Python's own stdout stays intact and silent. There is
-        # no `sys.stdout` where a shell has closed it.
-        return os.fdopen(os.dup(1), "wb")
+        # A duplicate: if its reader leaves, Python's own stdout stays intact and silent.
+        return os.fdopen(os.dup(number), "wb")
     except OSError as error:
         raise refusal(path, error) from error

@@ -28,8 +28,8 @@ def check_writable(path: Path) -> None:
 def _check_place(path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"Cannot write {path}: it is a folder.", remedy="Name a file.")
-    if (descriptor := _descriptor(path)) is not None:
-        os.fstat(descriptor)
+    if (number := descriptor(path)) is not None:
+        os.fstat(number)
         return
     folder = Path(os.path.realpath(path)).parent
     while not folder.exists():
@@ -52,8 +52,8 @@ def write_atomically(path: Path, text: str) -> None:
     """
     check_writable(path)
     payload = text.encode("utf-8", "backslashreplace")
-    if (descriptor := _descriptor(path)) is not None:
-        _write_to(descriptor, payload, path)
+    if (number := descriptor(path)) is not None:
+        _write_to(number, payload, path)
         return
     target = Path(os.path.realpath(path))
     # A name has 255 bytes at most, and each character up to 4.
@@ -74,7 +74,7 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
-def _descriptor(path: Path) -> int | None:
+def descriptor(path: Path) -> int | None:
     """Return the open file that a path such as /dev/stdout names; None for any other path."""
     found = _DESCRIPTOR.fullmatch(str(path))
     if found is None:
@@ -82,10 +82,10 @@ def _descriptor(path: Path) -> int | None:
     return int(found["number"] or {"stdout": 1, "stderr": 2}[found["name"]])
 
 
-def _write_to(descriptor: int, payload: bytes, path: Path) -> None:
+def _write_to(number: int, payload: bytes, path: Path) -> None:
     """Write where the file stands: opened by its name, one that a shell redirects to is emptied."""
     try:
-        with open(descriptor, "wb", closefd=False) as file:
+        with open(number, "wb", closefd=False) as file:
             file.write(payload)
     except OSError as error:
         raise refusal(path, error) from error
