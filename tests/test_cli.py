@@ -425,6 +425,8 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["report", "--html", "hasten.toml"], "hasten.toml is the plan, or is named for another"),
         (["tune", "--html", "hasten.toml", "train.py"], "hasten.toml is the plan, or is named"),
         (["profile", "--json", "a", "--html", "a", "train.py"], "a is the plan, or is named for"),
+        (["profile", "--json", "a", "--log-jsonl", "a", "train.py"], "a is the plan, or is named"),
+        (["tune", "--log-jsonl", "hasten.toml", "train.py"], "hasten.toml is the plan, or is"),
         (["levers", "x"], "There is no lever called x."),
         (["findings", "x"], "There is no finding called x."),
     ],
