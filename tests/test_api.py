@@ -79,6 +79,12 @@ def test_what_cannot_be_is_told_before_anything_starts(project, asked, problem) 
         hasten.tune("train.py", **asked)
 
 
+@pytest.mark.parametrize("command", ["", []])
+def test_a_command_without_a_script_is_refused_in_a_sentence(project, command) -> None:
+    with pytest.raises(UsageError, match="No script is named"):
+        hasten.profile(command)
+
+
 def test_systems_other_than_linux_are_refused_in_a_sentence(project, monkeypatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(UsageError, match="hasten works on Linux, and this is darwin"):

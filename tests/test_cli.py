@@ -391,6 +391,7 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
     [
         (["tune", "gone.py"], "Cannot find the script gone.py."),
         (["tune", "."], ". is a folder."),
+        (["tune", ""], "No script is named."),
         (["tune", "sh"], "Cannot find the script sh."),
         (["tune", "--", "no-such-program"], "Cannot find the program no-such-program."),
         (["tune", "--"], "There is no program after --."),
@@ -407,6 +408,10 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["report"], "No tuning is kept for hasten.toml."),
         (["tune", "--budget", "0", "train.py"], "--budget must be above 0: 0."),
         (["tune", "--train-time", "0h", "train.py"], "--train-time must be above 0: 0h."),
+        (["tune", "--budget", "1h30", "train.py"], "Cannot read the duration '1h30'."),
+        (["tune", "--budget", "1 000", "train.py"], "Cannot read the duration '1 000'."),
+        (["tune", "--budget", "1001d", "train.py"], "--budget must be at most 1000d: 1001d."),
+        (["tune", "--budget", "9" * 400, "train.py"], "--budget must be at most 1000d: 999"),
         (
             ["tune", "--startup-timeout", "0", "train.py"],
             "--startup-timeout must be above 0: 0.",
@@ -420,6 +425,8 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["report", "--html", "hasten.toml"], "hasten.toml is the plan, or is named for another"),
         (["tune", "--html", "hasten.toml", "train.py"], "hasten.toml is the plan, or is named"),
         (["profile", "--json", "a", "--html", "a", "train.py"], "a is the plan, or is named for"),
+        (["profile", "--json", "a", "--log-jsonl", "a", "train.py"], "a is the plan, or is named"),
+        (["tune", "--log-jsonl", "hasten.toml", "train.py"], "hasten.toml is the plan, or is"),
         (["levers", "x"], "There is no lever called x."),
         (["findings", "x"], "There is no finding called x."),
     ],
@@ -482,14 +489,19 @@ def test_what_python_runs_is_run(session):
             assert workload(session).argv == (name,)
 
 
-def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monkeypatch):
+@pytest.mark.parametrize(
+    "words",
+    [["run", "--set", "compile=x"], ["tune"], ["profile"], ["report"], ["report", "--edits"]],
+)
+def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monkeypatch, words):
     gone = project / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    done = hasten_with("run", "--set", "compile=x", str(project / "train.py"))
+    done = hasten_with(*words, *([] if words[0] == "report" else [str(project / "train.py")]))
     assert done.exit_code == 2
     assert "The working folder was removed." in done.stderr
+    assert "Change into a folder that exists." in done.stderr
     monkeypatch.chdir(project)
 
 
@@ -612,6 +624,13 @@ def test_a_page_that_cannot_be_written_is_told_before_anything_runs(session, com
     assert not session.calls
 
 
+def test_a_link_that_leads_to_itself_is_written_over(session):
+    Path("r.json").symlink_to("r.json")
+    done = hasten_with("profile", "--json", "r.json", "train.py")
+    assert done.exit_code == 0, done.output
+    assert json.loads(Path("r.json").read_text())["schema"] == 1
+
+
 def test_an_empty_plan_is_left_too(session):
     session.plan = Plan()
     done = hasten_with("tune", "train.py")
@@ -624,6 +643,13 @@ def test_quiet_prints_the_result_alone(session):
     done = hasten_with("tune", "--quiet", "train.py")
     assert "1.20x" in done.stdout
     assert not done.stderr
+
+
+def test_a_terminal_of_unknown_width_shows_all(session, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    done = hasten_with("tune", "train.py")
+    assert "1.20x faster." in done.stdout
+    assert "Racing: one of many" in done.stderr
 
 
 def test_an_interrupted_search_leaves_what_it_has(session):
@@ -854,6 +880,17 @@ def test_python_m_hasten_is_the_same_program(project):
     assert "There is no lever called no_such_lever." in done.stderr
 
 
+def test_python_m_hasten_says_that_its_folder_was_removed(project):
+    command = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m hasten report"
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": str(Path(hasten.__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "The working folder was removed." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_command_line_starts_light():
     code = (
         "import sys, hasten.cli; "
@@ -908,17 +945,23 @@ def test_a_default_that_may_be_given_several_times_may_be_one_word(session, proj
         ('[tool.hasten]\nbugdet = "2m"\n', "has an unknown option: bugdet."),
         ('[tool.hasten]\nnumerics = "odd"\n', "odd"),
         ("[tool.hasten]\nbudget = 2m\n", "is not valid TOML, so [tool.hasten] cannot be read: "),
+        ("[tool.hasten]\nplan = 'caf\udce9'\n", "can't decode byte 0xe9"),
+        ("[tool.hasten]\nplan = " + "[" * 20_000, "is not valid TOML, so [tool.hasten]"),
     ],
 )
 def test_a_default_that_is_none_is_told(session, project, text, problem) -> None:
-    (project / "pyproject.toml").write_text(text)
+    (project / "pyproject.toml").write_bytes(os.fsencode(text))
     done = hasten_with("tune", "train.py")
     assert done.exit_code == 2
     assert problem in done.output
 
 
-@pytest.mark.parametrize("text", ["no toml [", "[tool]\nhasten = 3\n", '[project]\nname = "x"\n'])
+@pytest.mark.parametrize(
+    "text",
+    ["no toml [", "caf\udce9", "x = " + "[" * 20_000, "tool = 3\n", "[tool]\nhasten = 3\n",
+     '[project]\nname = "x"\n'],
+)  # fmt: skip
 def test_a_project_that_says_nothing_to_us_is_left_alone(session, project, text) -> None:
-    (project / "pyproject.toml").write_text(text)
+    (project / "pyproject.toml").write_bytes(os.fsencode(text))
     assert hasten_with("tune", "train.py").exit_code == 0
     assert options(session).budget_s == 300.0

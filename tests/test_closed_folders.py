@@ -11,6 +11,7 @@ from hasten.cli import app
 from hasten.errors import UsageError
 from hasten.records import Entry, Workload
 from hasten.report import archive, files, plan_places
+from hasten.report.edits.project import read_project
 from hasten.workload import read_workload
 
 
@@ -36,6 +37,11 @@ def closed(tmp_path, monkeypatch):
 def test_a_script_in_it_cannot_be_read(closed):
     with pytest.raises(UsageError, match=r"Cannot read the script .*: permission denied\."):
         read_workload([str(closed / "train.py")])
+
+
+def test_it_is_a_folder_and_no_script(closed):
+    with pytest.raises(UsageError, match=r"closed is a folder\."):
+        read_workload([str(closed)])
 
 
 def test_a_file_in_it_cannot_be_written(closed):
@@ -64,6 +70,16 @@ def test_a_plan_in_it_cannot_be_run(closed):
     done = CliRunner().invoke(app, words, prog_name="hasten")
     assert done.exit_code == 2
     assert "plan" in done.stderr
+    submitted = CliRunner().invoke(app, ["submit", *words[1:]], prog_name="hasten")
+    assert submitted.exit_code == 2
+    assert "There is no plan" in submitted.stderr
+
+
+def test_a_module_in_it_is_not_edited(closed):
+    Path("train.py").write_text("import closed.data\n")
+    cwd = str(Path.cwd())
+    workload = Workload(entry=Entry.SCRIPT, argv=("train.py",), cwd=cwd, python="python3")
+    assert [source.path.name for source in read_project(workload).sources] == ["train.py"]
 
 
 def test_a_cache_in_it_keeps_nothing(closed):

@@ -99,8 +99,9 @@ def test_the_same_cell_and_earlier_profiles_are_not_run_again(session, profiled)
     assert profiled[1][0] == ["other = 2", "train = 1\n"]
 
 
-def test_cells_can_be_chosen(session, profiled):
-    session.run("%load_ext hasten", "a = 2", "b = 3", "c = 4", "%%hasten profile --cells '2 4'\nd")
+@pytest.mark.parametrize("chosen", ["--cells '2 4'", "--cells='2 4'"])
+def test_cells_can_be_chosen(session, profiled, chosen):
+    session.run("%load_ext hasten", "a = 2", "b = 3", "c = 4", f"%%hasten profile {chosen}\nd")
     assert profiled[0][:2] == (["a = 2", "c = 4", "d\n"], [])
 
 
@@ -122,6 +123,27 @@ def test_another_verb_is_refused_with_the_remedy(session, profiled, line):
     assert "Write %%hasten profile" in told
     assert "Traceback" not in told
     assert not profiled
+
+
+def test_a_quotation_that_does_not_end_is_a_sentence(session, profiled):
+    session.run("%load_ext hasten")
+    result, told = session.run("%%hasten profile --cells '1-3\npass")
+    assert not result.success
+    assert "%%hasten cannot read its line: No closing quotation." in told
+    assert "Traceback" not in told
+    assert not profiled
+
+
+def test_a_full_disk_is_a_sentence(session, monkeypatch):
+    def refuse(command, **details):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(notebook, "_run", refuse)
+    session.run("%load_ext hasten")
+    result, told = session.run("%%hasten profile\npass")
+    assert not result.success
+    assert "The cell was not profiled: no space left on device." in told
+    assert "Traceback" not in told
 
 
 def test_loading_twice_and_unloading_leave_one_listener_and_none(session):

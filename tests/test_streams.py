@@ -115,6 +115,13 @@ def test_a_profile_is_written_where_nobody_reads_it(ended, tmp_path):
     assert json.loads((tmp_path / "p.json").read_text())["baseline"]["step_s"] == 0.01
 
 
+def test_events_for_a_stdout_that_is_closed_are_refused_in_a_sentence(ended):
+    closed = f"import os, sys\nsys.stdout = None\nos.close(1)\n{PROGRAM}"
+    done = ended(closed, "profile", "--log-jsonl", "-", "train.py")
+    assert done.returncode == 2
+    assert b"hasten: Cannot write -: bad file descriptor.\n" in done.stderr
+
+
 ECHO = """
 import typer
 from hasten.cli import streams

@@ -81,7 +81,7 @@ def test_another_interpreter_and_force_are_passed_on(folder) -> None:
     [
         (["--cpus-per-task", "2", "train.py"], "The plan was tuned for 4 cores"),
         (["other.py"], "hasten.toml is the plan of train.py"),
-        (["--plan", "none.toml", "train.py"], "There is no plan: none.toml does not exist"),
+        (["--plan", "none.toml", "train.py"], "There is no plan: none.toml cannot be found"),
         (["--tasks-per-node", "2", "--", "torchrun", "train.py"], "in each of 2 tasks"),
         (["--nodes", "2", "--", "torchrun", "--standalone", "train.py"], "With --standalone the"),
         (["--nodes", "2", "--", "torchrun", "--nnodes=1", "train.py"], "With --nnodes=1 the"),
@@ -127,7 +127,15 @@ def test_a_plan_that_names_no_cores_needs_them(folder) -> None:
     assert "--cpus-per-task=3" in submit("--dry-run", "--cpus-per-task", "3", "train.py").stdout
 
 
-def test_without_slurm_the_remedy_is_named(folder, monkeypatch) -> None:
+def test_bytes_that_are_no_utf8_are_printed_as_sbatch_gets_them(folder) -> None:
+    done = submit("--dry-run", "train.py", "--name", "caf\udce9")
+    assert b"train.py --name 'caf\xe9'\n" in done.stdout_bytes
+
+
+@pytest.mark.parametrize("is_forbidden", [False, True])
+def test_without_slurm_the_remedy_is_named(folder, monkeypatch, is_forbidden) -> None:
+    if is_forbidden:
+        (folder / "sbatch").write_text("")
     monkeypatch.setenv("PATH", str(folder))
     done = submit("--python", sys.executable, "train.py")
     assert done.exit_code == 2

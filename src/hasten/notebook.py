@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from hasten.errors import reason_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -72,13 +74,20 @@ class Magic:
         """
         from IPython.core.error import UsageError
 
-        verb, ranges, options = read_line(line)
+        try:
+            verb, ranges, options = read_line(line)
+        except ValueError as error:
+            raise UsageError(f"%%hasten cannot read its line: {error}. Mend the quotes.") from None
         if verb != VERB:
             raise UsageError(
                 f"%%hasten cannot {verb or 'do nothing'}. Write %%hasten {VERB}; for a tuning, "
                 "save the notebook and run `hasten tune` with it in a terminal."
             )
-        return profile([*self.earlier(cell, ranges), cell], options, cwd=self._shell.starting_dir)
+        cells = [*self.earlier(cell, ranges), cell]
+        try:
+            return profile(cells, options, cwd=self._shell.starting_dir)
+        except OSError as error:  # such as a full disk
+            raise UsageError(f"The cell was not profiled: {reason_of(error)}.") from error
 
     def earlier(self, cell: str, ranges: str | None) -> list[str]:
         """Return the cells to run before this one, in the order in which they were run.
@@ -119,10 +128,13 @@ def unload(shell: Any) -> None:
 def read_line(line: str) -> tuple[str, str | None, list[str]]:
     """Return the verb, the ranges of cells and the other options of a line.
 
+    Raises:
+        ValueError: a quotation does not end.
+
     >>> read_line("profile --cells '1-3 5' --steps 20")
     ('profile', '1-3 5', ['--steps', '20'])
     """
-    verb, *options = shlex.split(line) or [""]
+    verb, *options = shlex.split(line.replace(f"{_CELLS}=", f"{_CELLS} ")) or [""]
     if _CELLS not in options[:-1]:
         return verb, None, options
     place = options.index(_CELLS)

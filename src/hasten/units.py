@@ -12,7 +12,7 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds in a duration such as `90`, `90s`, `5m`, `1h30m`.
+    """Return the seconds in a duration such as `90`, `90s`, `5m`, `1h30m`; `1h30` is none.
 
     Raises:
         UsageError: the text is not a duration.
@@ -23,7 +23,8 @@ def parse_duration(text: str) -> float:
     """
     compact = text.strip().lower()
     parts = _DURATION.findall(compact)
-    if not parts or "".join(n + u for n, u in parts) != compact.replace(" ", ""):
+    is_clear = len(parts) == 1 or (parts and all(unit for _, unit in parts))
+    if not is_clear or "".join(n + u for n, u in parts) != compact.replace(" ", ""):
         raise UsageError(f"Cannot read the duration {text!r}.", remedy="Write 90s, 5m or 1h30m.")
     return sum(float(number) * _SECONDS[unit or "s"] for number, unit in parts)
 

@@ -39,7 +39,7 @@ def read_workload(
         UsageError: there is no such script, program or interpreter.
         ScriptFailed: the script is started more than once and is not valid Python.
     """
-    cwd = _cwd()
+    cwd = working_folder()
     entry, argv = _entry(words)
     check = {Entry.MODULE: lambda _: None, Entry.COMMAND: _check_program}
     check.get(entry, _check_file)(argv[0])
@@ -50,9 +50,14 @@ def read_workload(
     return Workload(entry=entry, argv=argv, cwd=cwd, python=python)
 
 
-def _cwd() -> str:
+def working_folder() -> str:
+    """Return the folder that a command was started in.
+
+    Raises:
+        UsageError: it was removed.
+    """
     try:
-        return str(Path.cwd())
+        return os.getcwd()
     except FileNotFoundError as error:
         remedy = "Change into a folder that exists."
         raise UsageError("The working folder was removed.", remedy=remedy) from error
@@ -85,7 +90,9 @@ def _python(program: str) -> str:
 
 def _entry(words: Sequence[str]) -> tuple[Entry, tuple[str, ...]]:
     """Tell how the user's program is started; `Command.parse_args` keeps the `-m` and `--`."""
-    first, *rest = words
+    first, *rest = words or [""]
+    if not first:
+        raise UsageError("No script is named.", remedy="Name the script that trains.")
     if first == "--":
         if not rest:
             raise UsageError("There is no program after --.", remedy="Write -- bash train.sh.")
@@ -117,7 +124,7 @@ def _check_file(name: str) -> None:
     except OSError as error:
         problem = f"Cannot read the script {name}: {reason_of(error)}."
         raise UsageError(problem, remedy="Name a script that you may read.") from error
-    if stat.S_ISDIR(mode) and not Path(name, "__main__.py").is_file():
+    if stat.S_ISDIR(mode) and not os.path.isfile(os.path.join(name, "__main__.py")):
         raise UsageError(f"{name} is a folder.", remedy="Name the script that trains.")
     if not os.access(name, os.R_OK):
         raise UsageError(f"Cannot read the script {name}.", remedy="Make it readable.")

@@ -60,6 +60,14 @@ def test_a_python_that_is_missing_or_fails_has_no_torch() -> None:
     assert probe_torch("false") is None
 
 
+def test_a_python_may_be_waited_for_as_long_as_one_likes(tmp_path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho \'{MARK}{{"version": "2.13.0"}}\'\n')
+    python.chmod(0o755)
+    for timeout_s in (30 * 86400.0, float("inf")):
+        assert probe_torch(str(python), timeout_s) == Torch(version="2.13.0")
+
+
 def test_recognises_the_runtimes_that_are_in_use() -> None:
     files = ["/lib/libc.so.6", "/a/libgomp-a34b3233.so.1", "/b/libiomp5.so", "/c/libomp.so.5"]
     files += ["/d/libscipy_openblas64_-32a4b2a6.so", "/e/libmkl_rt.so.2", "/f/libblis.so.4"]

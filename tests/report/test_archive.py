@@ -61,7 +61,12 @@ def test_a_plan_that_was_moved_or_written_by_hand_has_no_report(tmp_path):
     assert caught.value.remedy.startswith("`hasten run` applies it")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"tuning": {"machine": 3}}', '{"tuning": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"schema": 2, "tuning": {"machine": 3}}', '{"schema": 2, "tuning": 1}',
+     "[" * 20_000],
+    ids=["empty", "list", "nothing", "machine", "number", "deep"],
+)  # fmt: skip
 def test_a_broken_record_is_a_sentence(tmp_path, tuning, content):
     archive.remember(tuning, tmp_path / "p").write_text(content)
     with pytest.raises(UsageError, match="holds no tuning"):
@@ -82,6 +87,13 @@ def test_a_tuning_of_a_release_with_other_traits_is_a_sentence(tmp_path, tuning)
     with pytest.raises(UsageError, match="holds no tuning") as caught:
         archive.recall(tmp_path / "p")
     assert caught.value.remedy == "Run `hasten tune` again."
+
+
+def test_a_tuning_of_a_release_with_another_schema_is_a_sentence(tmp_path, tuning):
+    place = archive.remember(tuning, tmp_path / "p")
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"schema": archive.SCHEMA + 1}))
+    with pytest.raises(UsageError, match="holds no tuning"):
+        archive.recall(tmp_path / "p")
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,23 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["out.json"]
 
 
+def test_a_disk_that_takes_no_write_any_more_is_one_sentence(tmp_path, monkeypatch):
+    def refuse(self, *args, **kwargs):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(files.Path, "write_bytes", refuse)
+    monkeypatch.setattr(files.Path, "unlink", refuse)
+    with pytest.raises(UsageError, match="read-only file system"):
+        files.write_atomically(tmp_path / "out.json", "new")
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "\U0001f600"])
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path, letter):
+    name = letter * (255 // len(os.fsencode(letter)))
+    files.write_atomically(tmp_path / name, "new")
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_a_reader_sees_the_old_file_or_the_new_one_and_never_a_half(tmp_path, monkeypatch):
     """Whoever has it open keeps the old one, and a write that breaks off does not touch it."""
     path, long = tmp_path / "out.json", "old " * 1000

@@ -4,6 +4,8 @@ import errno
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -174,6 +176,20 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(tmp_path):
     with pytest.raises(UsageError, match="is a directory"):
         open_stream(tmp_path)
     assert open_stream(None) is None
+
+
+def test_events_to_stdout_by_its_name_stand_where_it_stands(tmp_path):
+    code = (
+        "from pathlib import Path\n"
+        "from hasten.report.events import open_stream\n"
+        "print('before', flush=True)\n"
+        "with open_stream(Path('/dev/stdout')) as stream:\n"
+        "    stream.write(b'event\\n')\n"
+        "print('after')\n"
+    )
+    with (tmp_path / "log").open("w") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+    assert (tmp_path / "log").read_text() == "before\nevent\nafter\n"
 
 
 def test_an_audience_passes_all_on(profiled, profile, machine):

@@ -221,6 +221,11 @@ def test_a_lever_that_somebody_put_to_false_is_not_applied(path):
     assert plan_file.read_plan(path).plan == Plan().with_lever("c_int", 2)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_plan(path):
+    path.write_bytes(b"\xef\xbb\xbfschema = 1\r\n[plan]\r\nc_int = 2\r\n")
+    assert plan_file.read_plan(path).plan == Plan().with_lever("c_int", 2)
+
+
 def test_a_missing_plan_says_how_to_make_one(path):
     with pytest.raises(PlanError, match="There is no plan at") as caught:
         plan_file.read_plan(path)
@@ -462,8 +467,10 @@ def test_a_plan_without_an_envelope_is_not_watched(path, tuning, nothing) -> Non
 
 
 @pytest.mark.parametrize(
-    "line", ['losses = "low"', "losses = [1.0]", "range = [1]", "moves = 3", "step_s = true"]
-)
+    "line",
+    ['losses = "low"', "losses = [1.0]", "range = [1]", "moves = 3", "step_s = true",
+     f"step_s = {10**400}"],
+)  # fmt: skip
 def test_a_broken_envelope_says_how_to_do_without(path, line) -> None:
     path.write_text(f"schema = 1\n[plan]\n[guard]\n{line}\n")
     with pytest.raises(PlanError) as caught:

@@ -22,6 +22,7 @@ from hasten.cli.arguments import Command, say
 from hasten.cli.reports import (
     PLAN,
     check_outputs,
+    console,
     leave,
     leave_profile,
     on_stdout,
@@ -29,10 +30,10 @@ from hasten.cli.reports import (
     report,
 )
 from hasten.cli.submission import submit
-from hasten.errors import PlanError, ScriptFailed, UsageError
+from hasten.errors import PlanError, ScriptFailed, UsageError, shown
 from hasten.records import Effect, Plan, Progress, Workload
 from hasten.units import parse_duration
-from hasten.workload import interpreter, read_workload
+from hasten.workload import interpreter, read_workload, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,12 +74,11 @@ def _hasten(
     from hasten.cli.defaults import read_defaults
 
     try:
-        context.default_map = read_defaults(context.command, Path.cwd())  # type: ignore[arg-type]
+        folder = Path(working_folder())
+        context.default_map = read_defaults(context.command, folder)  # type: ignore[arg-type]
     except UsageError as error:
         say(error.problem, error.remedy)
         raise typer.Exit(error.exit_code) from error
-    except FileNotFoundError:
-        return  # the folder was removed: the look-up of the script reports that
 
 
 @app.command(cls=Command)
@@ -122,7 +122,7 @@ def profile(
     from hasten.report import document
     from hasten.report.combined_watcher import CombinedWatcher
 
-    check_outputs(json, html)
+    check_outputs(json, html, None if on_stdout(events) else events)
     options = api.options(
         settings=_settings(lever, device), assume=assume or (), step_count=steps,
         startup_timeout_s=_seconds("--startup-timeout", patience), sandbox=not unprotected,
@@ -168,7 +168,7 @@ def tune(
     from hasten.report.combined_watcher import CombinedWatcher
 
     path = plan or PLAN
-    check_outputs(json, html, path)
+    check_outputs(json, html, path, None if on_stdout(events) else events)
     options = api.options(
         budget_s=_seconds("--budget", budget),
         first_s=args.FIRST_ANSWER_S if budget == args.BUDGET else inf,
@@ -300,13 +300,11 @@ def _telling(context: typer.Context, path: Path | None, workload: Workload) -> I
 
 def _view(*, quiet: bool, progress: Progress | None, budget_s: float | None = None) -> View:
     """Return the view for this terminal; progress goes to stderr."""
-    from rich.console import Console
-
     from hasten.report.progress import View, choose
 
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    style = choose(console, Progress.NONE if quiet else progress)
-    return View(console, style=style, budget_s=budget_s)
+    paper = console(stderr=True)
+    style = choose(paper, Progress.NONE if quiet else progress)
+    return View(paper, style=style, budget_s=budget_s)
 
 
 def _settings(lever: Sequence[str] | None, device: str) -> dict[str, Setting]:
@@ -322,9 +320,10 @@ def _settings(lever: Sequence[str] | None, device: str) -> dict[str, Setting]:
 
 def _seconds(option: str, text: str) -> float:
     seconds = parse_duration(text)
-    if seconds <= 0:
+    if not 0 < seconds <= args.LONGEST_S:
+        bound = "at most 1000d" if seconds else "above 0"
         remedy = f"Write {option} 90s, 5m or 1h30m."
-        raise UsageError(f"{option} must be above 0: {text}.", remedy=remedy)
+        raise UsageError(f"{option} must be {bound}: {shown(text)}.", remedy=remedy)
     return seconds
 
 

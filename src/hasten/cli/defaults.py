@@ -64,14 +64,14 @@ def _table(path: Path) -> Mapping[str, Any]:
     import tomllib
 
     try:
-        text = path.read_text("utf-8")
-        content = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError):
+        text = path.read_bytes()
+        tool = tomllib.loads(text.decode()).get("tool")
+    except OSError:
         return {}
-    except tomllib.TOMLDecodeError as error:
-        if "[tool.hasten]" not in text:
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or nested too deeply
+        if b"[tool.hasten]" not in text:
             return {}
         problem = f"{path} is not valid TOML, so [tool.hasten] cannot be read: {error}."
         raise UsageError(problem, remedy="Mend the file, or remove the table.") from error
-    table = content.get("tool", {}).get("hasten", {})
+    table = tool.get("hasten") if isinstance(tool, dict) else None
     return table if isinstance(table, dict) else {}

@@ -16,7 +16,7 @@ from hasten.errors import HastenError, UsageError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from hasten.records import Plan, Profiling, Tuning
     from hasten.report.edits import Edits
@@ -214,13 +214,13 @@ def check_outputs(*paths: Path | None, plan: Path | None = None) -> None:
     """
     from hasten.report.files import check_writable
 
-    known = set() if plan is None else {plan.resolve()}
+    known = set() if plan is None else {os.path.realpath(plan)}
     for path in paths:
         if path is None:
             continue
         check_writable(path)
-        place = path.resolve()
-        if place in known and (place.is_file() or not place.exists()):
+        place = os.path.realpath(path)  # `Path.resolve` raises where a link leads to itself
+        if place in known and (os.path.isfile(place) or not os.path.exists(place)):
             problem = f"{shown(path)} is the plan, or is named for another output too."
             raise UsageError(problem, remedy="Choose another file.")
         known.add(place)
@@ -233,11 +233,21 @@ def on_stdout(path: Path | None) -> bool:
 
 def print_page(page: RenderableType, *, aside: bool = False) -> None:
     """Print a page, limited to a readable width; aside, to stderr, where a program has stdout."""
+    paper = console(stderr=aside)
+    paper.width = min(paper.width, WIDEST)
+    paper.print(page)
+
+
+def console(*, stderr: bool) -> Console:
+    """Return what prints text as it is on a stream; `COLUMNS=0` says that its width is unknown."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False, stderr=aside)
-    console.width = min(console.width, WIDEST)
-    console.print(page)
+    from hasten.report.layout import WIDTH
+
+    made = Console(highlight=False, markup=False, emoji=False, stderr=stderr)
+    if not made.width:
+        made.width = WIDTH
+    return made
 
 
 def _save(page: RenderableType, path: Path) -> None:

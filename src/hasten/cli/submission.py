@@ -89,7 +89,7 @@ def submit(
         name=next((w for w in workload.argv if w.endswith(".py")), workload.argv[0]),
     )
     if dry_run:
-        typer.echo(job, nl=False)
+        typer.echo(os.fsencode(job), nl=False)
         return
     raise typer.Exit(_hand_in(job))
 
@@ -109,9 +109,9 @@ def _checked_plan(path: Path, workload: Workload, *, force: bool) -> SavedPlan:
     """Return a plan that `hasten run` would not refuse for what is known before the job starts."""
     from hasten.report.plan_file import doubts, other_script, read_plan
 
-    if not path.exists():
+    if not os.path.exists(path):  # `Path.exists` raises where a folder may not be entered
         remedy = "Run `hasten tune` with your script first, on a node of the kind that trains."
-        raise UsageError(f"There is no plan: {path} does not exist.", remedy=remedy)
+        raise UsageError(f"There is no plan: {path} cannot be found.", remedy=remedy)
     saved = read_plan(path)
     if force:
         return saved
@@ -166,7 +166,7 @@ def _hand_in(text: str) -> int:
     """Give a job script to sbatch; return its exit code."""
     try:
         return subprocess.run(["sbatch"], input=os.fsencode(text), check=False).returncode
-    except FileNotFoundError:
+    except OSError:  # there is none, or a folder of PATH may not be entered
         raise UsageError(
             "There is no sbatch here.",
             remedy="Submit from a login node, or write the job script with --dry-run.",

@@ -12,6 +12,7 @@ from hasten.records import Torch
 
 # The start of our one line of output: torch and its plug-ins may print during import.
 MARK = "hasten-torch-facts "
+_LONGEST_S = 86400.0  # poll, which waits here, takes 24 days at most
 
 
 def probe_torch(python: str, timeout_s: float = 60.0) -> Torch | None:
@@ -30,7 +31,7 @@ def probe_torch(python: str, timeout_s: float = 60.0) -> Torch | None:
             stdin=subprocess.DEVNULL,
             encoding="utf-8",
             errors="replace",
-            timeout=timeout_s,
+            timeout=min(timeout_s, _LONGEST_S),
             check=True,
         )
     except (OSError, subprocess.SubprocessError):

@@ -67,8 +67,10 @@ def recall(path: Path) -> tuple[Tuning, Path]:
         raise UsageError(f"No tuning is kept for {path}.", remedy=remedy)
     try:
         content = json.loads(place.read_text("utf-8"))
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"schema {content['schema']!r}")
         return revive(Tuning, content["tuning"]), Path(content["plan_path"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         remedy = "Run `hasten tune` again."
         raise UsageError(f"{place} holds no tuning that can be read.", remedy=remedy) from error
 

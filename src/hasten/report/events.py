@@ -7,13 +7,12 @@ schema number. If the reader goes away, the stream ends and nothing else does.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import IO, TYPE_CHECKING, Any
 
 from hasten.errors import HastenError, reason_of
 from hasten.report import document
-from hasten.report.files import refusal
+from hasten.report.files import descriptor, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -154,7 +153,7 @@ class Events:
 
 
 def open_stream(path: Path | None) -> IO[bytes] | None:
-    """Open the event stream: a file (truncated), a pipe, or stdout for `-`.
+    """Open the event stream: a file (truncated), a pipe, an open file, or stdout for `-`.
 
     Raises:
         UsageError: it cannot be written.
@@ -162,9 +161,11 @@ def open_stream(path: Path | None) -> IO[bytes] | None:
     if path is None:
         return None
     try:
-        if str(path) != STDOUT:
+        # There is no `sys.stdout` where a shell has closed it.
+        number = 1 if str(path) == STDOUT else descriptor(path)
+        if number is None:
             return path.open("wb")
         # A duplicate: if its reader leaves, Python's own stdout stays intact and silent.
-        return os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+        return os.fdopen(os.dup(number), "wb")
     except OSError as error:
         raise refusal(path, error) from error

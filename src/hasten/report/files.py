@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from hasten.errors import UsageError, reason_of
@@ -27,8 +28,8 @@ def check_writable(path: Path) -> None:
 def _check_place(path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"Cannot write {path}: it is a folder.", remedy="Name a file.")
-    if (descriptor := _descriptor(path)) is not None:
-        os.fstat(descriptor)
+    if (number := descriptor(path)) is not None:
+        os.fstat(number)
         return
     folder = Path(os.path.realpath(path)).parent
     while not folder.exists():
@@ -51,11 +52,12 @@ def write_atomically(path: Path, text: str) -> None:
     """
     check_writable(path)
     payload = text.encode("utf-8", "backslashreplace")
-    if (descriptor := _descriptor(path)) is not None:
-        _write_to(descriptor, payload, path)
+    if (number := descriptor(path)) is not None:
+        _write_to(number, payload, path)
         return
     target = Path(os.path.realpath(path))
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # A name has 255 bytes at most, and each character up to 4.
+    draft = target.with_name(f".{target.name[:50]}.{os.getpid()}.tmp")
     try:
         if target.exists() and not target.is_file():
             target.write_bytes(payload)
@@ -65,13 +67,14 @@ def write_atomically(path: Path, text: str) -> None:
         draft.write_bytes(payload)
         draft.replace(target)
     except BaseException as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # what keeps a draft from being written may keep it, too
+            draft.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise refusal(path, error) from error
         raise
 
 
-def _descriptor(path: Path) -> int | None:
+def descriptor(path: Path) -> int | None:
     """Return the open file that a path such as /dev/stdout names; None for any other path."""
     found = _DESCRIPTOR.fullmatch(str(path))
     if found is None:
@@ -79,10 +82,10 @@ def _descriptor(path: Path) -> int | None:
     return int(found["number"] or {"stdout": 1, "stderr": 2}[found["name"]])
 
 
-def _write_to(descriptor: int, payload: bytes, path: Path) -> None:
+def _write_to(number: int, payload: bytes, path: Path) -> None:
     """Write where the file stands: opened by its name, one that a shell redirects to is emptied."""
     try:
-        with open(descriptor, "wb", closefd=False) as file:
+        with open(number, "wb", closefd=False) as file:
             file.write(payload)
     except OSError as error:
         raise refusal(path, error) from error

@@ -315,8 +315,8 @@ def _files_and_modules(arguments: Sequence[str]) -> list[str]:
 
 
 def parsed(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file."""
-    return tomllib.loads(path.read_text("utf-8"))
+    """Return the content of a TOML file; an editor may have put a byte order mark before it."""
+    return tomllib.loads(path.read_text("utf-8-sig"))
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -394,7 +394,7 @@ def read_envelope(path: Path, table: Mapping[str, Any]) -> LossEnvelope | None:
         step_s = table.get("step_s")
         if step_s is not None:
             (step_s,) = _figures({"step_s": [step_s]}, "step_s")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise PlanError(
             f"The [guard] of {path} cannot be read: {error}.",
             remedy="Delete that table to run unwatched, or run `hasten tune` again.",

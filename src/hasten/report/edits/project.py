@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import codecs
+import os
 from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
 from io import StringIO
@@ -175,7 +176,8 @@ def _entry(workload: Workload, folder: Path) -> Path:
         places = [folder / argument for argument in workload.argv if argument.endswith(".py")]
     else:
         places = [folder / word]
-    found = next((place for place in places if place.is_file() and place.suffix == ".py"), None)
+    # `Path.is_file` raises where a folder may not be entered.
+    found = next((p for p in places if p.suffix == ".py" and os.path.isfile(p)), None)
     if found is None:
         raise UsageError(f"Cannot edit {word}: it is no Python file in {folder}.", remedy=_PASTE)
     return found.resolve()
@@ -235,6 +237,6 @@ def _find(name: str, home: Path) -> Path | None:
         return None
     stem = home.joinpath(*name.split("."))
     for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
-        if path.is_file() and not _FOREIGN & set(path.parts):
+        if os.path.isfile(path) and not _FOREIGN & set(path.parts):
             return Path(path.absolute())
     return None
