@@ -79,9 +79,8 @@ def look(monkeypatch):
     def see(tensor, seconds, target="cuda", **kwargs):
         movers = []
         live = SimpleNamespace(on_transfer=lambda move: movers.append(move) or movers.clear)
-        examiner = Copies(SimpleNamespace(live=live, thread=0))
         before = torch.Tensor.pin_memory
-        examiner.begin()
+        examiner = Copies(SimpleNamespace(live=live, thread=0))
         for taken_s in seconds:
 
             def original(tensor, *args, taken_s=taken_s, **kwargs):
@@ -136,7 +135,6 @@ def test_what_a_loader_pins_in_the_thread_of_the_loop_is_not_pinned_by_hand(
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     watch = Watch(measuring=True)
     examiner = Copies(watch)
-    examiner.begin()
     watch.ledger.enter(INDEX[phase])
     for _ in range(2):
         torch.ones(1 << 16).pin_memory()
@@ -153,7 +151,6 @@ def test_nothing_is_touched_where_there_is_no_accelerator(monkeypatch) -> None:
         pytest.skip("there is an accelerator")
     before = torch.Tensor.pin_memory
     examiner = Copies(SimpleNamespace())
-    examiner.begin()
     assert torch.Tensor.pin_memory is before
     examiner.ended()
     assert examiner.end() == {}
@@ -176,3 +173,4 @@ def test_a_copy_to_where_another_tensor_lies_is_timed_and_a_sparse_one_passes() 
     for tensor in (torch.ones(4), torch.eye(4).to_sparse()):
         assert seen._moved(lambda *_, **__: moved, tensor, (torch.ones(4),), {}) is moved
     assert len(seen._kinds["pageable"].seen) == 1
+    seen.end()

@@ -166,7 +166,6 @@ def test_workers_that_have_ended_count_with_their_last_look(monkeypatch) -> None
     monkeypatch.setattr(processes, "runnable_count", lambda _pid: 3)
     monkeypatch.setattr(workers, "_SAMPLE_S", 0.0)
     seen = workers.Workers(SimpleNamespace())
-    seen.begin()
     for pid in (10**9, 10**9 + 1):  # two passes with a worker each
         for run_s in (1.0, 4.0):
             taken[pid] = run_s

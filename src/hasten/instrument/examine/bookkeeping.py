@@ -46,21 +46,17 @@ class Bookkeeping:
     """Time the calls that report, and the tracebacks that anomaly detection keeps."""
 
     def __init__(self, watch: Watch) -> None:
+        import torch
+
         self._watch = watch
         self._undos = ExitStack()
         self._busy = False
         self._now_ns = {"reporting": 0, "waiting": 0, "traceback": 0}
         self._found_s: dict[str, list[float]] = {kind: [] for kind in self._now_ns}
         self._call_count = 0
-        self._torch = OWN
+        self._torch = os.path.dirname(torch.__file__) + os.sep  # as a GradScaler's `.item()`
         self._places_ns: Counter[Place] = Counter()
         self._reporting: set[Place] = set()
-
-    def begin(self) -> None:
-        """Intercept the calls that report."""
-        import torch
-
-        self._torch = os.path.dirname(torch.__file__) + os.sep  # as a GradScaler's `.item()`
         self._stand_in(builtins, "print", "reporting")
         for stream in {id(s): s for s in (sys.stdout, sys.stderr)}.values():
             self._stand_in(stream, "write", "reporting")

@@ -59,20 +59,16 @@ class Copies:
     """Time the copies of the loop's thread, where there is an accelerator."""
 
     def __init__(self, watch: Watch) -> None:
+        import torch
+
         self._watch = watch
         self._step_count = 0
         waits = {"pageable": True, "blocking": True, "pinning": False}
         self._kinds = {name: _Copy(waits=each) for name, each in waits.items()}
         self._undos = ExitStack()
-        self._is_on = False
-
-    def begin(self) -> None:
-        """Intercept the calls that copy and pin, if there is a device to copy to."""
-        import torch
-
         accelerator: Any = getattr(torch, "accelerator", torch.cuda)  # since torch 2.6
-        if accelerator.is_available():
-            self._is_on = True
+        self._is_on = accelerator.is_available()
+        if self._is_on:
             stand_ins = StandIns(lambda: get_ident() == self._watch.thread)
             self._undos.callback(self._watch.live.on_transfer(self._moved))
             self._undos.callback(stand_ins.add(torch.Tensor, "pin_memory", self._pinned))

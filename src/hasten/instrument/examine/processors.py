@@ -25,12 +25,8 @@ class Processors:
 
     def __init__(self, watch: Watch) -> None:
         self._waits_s: list[float] = []
-        self._ends_s: list[float] = []
         self._throttled_s: list[float] = []
         self._files = processes.throttle_files()
-
-    def begin(self) -> None:
-        """Note the state of all clocks."""
         self._task = Path(f"/proc/self/task/{threading.get_native_id()}")
         self._cpus = processes.mask(0)
         self._ends_s = [time.monotonic()]

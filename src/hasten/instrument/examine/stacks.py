@@ -47,11 +47,7 @@ class Stacks:
         self._after_forward = False
         self._compiler_count = self._break_count = 0
         self._is_disturbed = False
-        self._pulse: stack_sampler.StackSampler | None = None
-
-    def begin(self) -> None:
-        """Start to look."""
-        self._pulse = stack_sampler.begin(self._look, self._watch.thread, shortest_s=_PERIOD_S)
+        self._pulse = stack_sampler.begin(self._look, watch.thread, shortest_s=_PERIOD_S)
 
     def _look(self, frame: FrameType | None, count: int) -> None:
         phase = PHASES[self._watch.ledger.current]

@@ -38,8 +38,9 @@ class Workers:
     """
 
     def __init__(self, watch: Watch) -> None:
-        self._turns_before: dict[int, dict[int, processes.CpuTurn]] = {}
-        self._memory_before: dict[int, processes.Mapped] = {}
+        pids = [child.pid for child in multiprocessing.active_children() if child.pid]
+        self._turns_before = {pid: processes.turns(pid) for pid in pids}
+        self._memory_before = _memory_of(pids)
         self._pids: set[int] = set()
         self._datasets: dict[int, Any] = {}
         self._free_bytes: list[int] = []
@@ -47,12 +48,6 @@ class Workers:
         self._turns: dict[int, dict[int, processes.CpuTurn]] = {}
         self._feeding: deque[int] = deque()
         self._next_s = 0.0
-
-    def begin(self) -> None:
-        """Look at every child process."""
-        pids = [child.pid for child in multiprocessing.active_children() if child.pid]
-        self._turns_before = {pid: processes.turns(pid) for pid in pids}
-        self._memory_before = _memory_of(pids)
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note whose workers made a batch."""
