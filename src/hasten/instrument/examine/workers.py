@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _SHARED = "/dev/shm"
 _SAMPLE_S = 0.02
 _LOOKED_COUNT = 4  # at a time: there may be many, with many threads each
-_NOTHING = processes.CpuTurn(0.0, 0.0)
 _MOST_OBJECTS_COUNT = 200_000
 _OF_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, CodeType, FrameType)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -79,8 +78,14 @@ class Workers:
         for pid in sorted(self._pids):
             after = processes.turns(pid) or self._turns.get(pid)
             if after:
-                times = spent(self._turns_before.get(pid, {}), after)
-                each.append({**times, "cpus": sorted(processes.mask(pid))})
+                spent = processes.spent(self._turns_before.get(pid, {}), after).values()
+                each.append(
+                    {
+                        "run_s": sum(one.run_s for one in spent),
+                        "wait_s": sum(one.wait_s for one in spent),
+                        "cpus": sorted(processes.mask(pid)),
+                    }
+                )
         if not each:
             return {}
         memory = _memory_of(self._pids)
@@ -108,17 +113,6 @@ class Workers:
 def _memory_of(pids: Iterable[int]) -> dict[int, processes.Mapped]:
     seen = {pid: processes.mapped(pid) for pid in pids}
     return {pid: memory for pid, memory in seen.items() if memory is not None}
-
-
-def spent(
-    before: dict[int, processes.CpuTurn], after: dict[int, processes.CpuTurn]
-) -> dict[str, float]:
-    """Return what the threads of a worker took between two looks, new threads included."""
-    spans = [(before.get(thread, _NOTHING), times) for thread, times in after.items()]
-    return {
-        "run_s": sum(then.run_s - first.run_s for first, then in spans),
-        "wait_s": sum(then.wait_s - first.wait_s for first, then in spans),
-    }
 
 
 def busy_ratio(counts: Sequence[int]) -> float:
