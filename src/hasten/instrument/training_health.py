@@ -102,16 +102,16 @@ class TrainingHealthMonitor:
         """Steps so far."""
         return self._forgotten_count + len(self.ends_ns)
 
-    def forget(self) -> None:
-        """Keep nothing of the steps so far, and watch only losses: a run may have millions."""
+    def forget(self, rest_count: int) -> None:
+        """Keep nothing of the steps so far, and watch only losses: a run may have millions.
+
+        Nothing is read for `rest_count` optimizer steps: where steps are short, that costs time.
+        """
         self._forgotten_count += len(self.ends_ns)
         self.losses.clear()
         self.ends_ns.clear()
         self._sample = []
-
-    def rest(self, step_count: int) -> None:
-        """Read nothing for this many optimizer steps: where steps are short, reading costs time."""
-        self._rest_count = 0 if self._by_hand else step_count
+        self._rest_count = 0 if self._by_hand else rest_count
 
     @property
     def message(self) -> dict[str, Any]:

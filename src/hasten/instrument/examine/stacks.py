@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import kept_graph, stack_sampler, step_scheduler, watch
 from hasten.instrument.ledger import PHASES
-from hasten.instrument.source_lines import is_own_file, line_of
+from hasten.instrument.source_lines import OWN, is_own_file, line_of
 from hasten.records import LEAST_RATIO, Phase
 
 if TYPE_CHECKING:
@@ -190,10 +190,9 @@ def _tells_phase(code: CodeType) -> bool:
 @cache
 def _is_passed_over(path: str) -> bool:
     """Return whether a file is ours or torch's way into compiled code."""
-    return path.startswith(_OURS) or _COMPILER[0] in path
+    return path.startswith(OWN) or _COMPILER[0] in path
 
 
-_OURS = os.path.dirname(os.path.dirname(watch.__file__)) + os.sep
 _OPTIMIZER = os.path.join("torch", "optim", "optimizer.py")
 _ASIDE = frozenset({step_scheduler.__file__, kept_graph.__file__})
 
