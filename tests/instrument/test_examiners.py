@@ -16,10 +16,10 @@ from hasten.instrument.examine.loops import Loops
 from hasten.instrument.examine.shapes import count_padding, padding
 from hasten.instrument.examine.waits import Waits
 from hasten.instrument.kept_graph import node_count
-from hasten.instrument.layout_probe import ConvolutionShape, speed_ratio
 from hasten.instrument.ledger import INDEX, Ledger
 from hasten.instrument.operation_profile import OperationProfile, is_light
 from hasten.instrument.operation_timing import OperationMode
+from hasten.instrument.probes import ConvolutionShape, speed_ratio
 from hasten.instrument.rerun import Rerun
 from hasten.instrument.source_lines import OWN, line_of
 from hasten.instrument.watch import Watch

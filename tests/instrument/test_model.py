@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 import torch
 from torch import nn
-from hasten.instrument.precision_probe import fewer_bits
+from hasten.instrument.probes import fewer_bits
 from hasten.instrument.model import ModelFacts
 from hasten.records import ProductSpeed, Traits
 

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hasten.instrument.layout_probe import ConvolutionShape, speed_ratio  # noqa: E402
 from hasten.instrument.operation_timing import price_ns  # noqa: E402
+from hasten.instrument.probes import ConvolutionShape, speed_ratio  # noqa: E402
 from hasten.instrument.traits import TraitsReader  # noqa: E402
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument.layout_probe import can_tell_layout, with_channels_last
 from hasten.instrument.object_table import Table
-from hasten.instrument.precision_probe import fewer_bits, fp32_precision
+from hasten.instrument.probes import can_tell_layout, fewer_bits, fp32_precision, with_channels_last
 from hasten.instrument.stand_ins import stand_in_later
 from hasten.modules import weights_of
 from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits

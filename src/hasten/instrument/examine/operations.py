@@ -7,10 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.examine.faults import faults_count
-from hasten.instrument.layout_probe import speed_ratio
 from hasten.instrument.operation_profile import OperationProfile, name_of
 from hasten.instrument.operation_timing import OperationMode, is_compiled, price_ns
-from hasten.instrument.precision_probe import product_speed_ratio
+from hasten.instrument.probes import product_speed_ratio, speed_ratio
 from hasten.instrument.rerun import DENORMAL_RATIO, Rerun
 from hasten.instrument.setting_signs import denormal_ratio
 from hasten.modules import weights_of
