@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
+from statistics import median
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -156,16 +157,15 @@ def _recording_s() -> float | None:
         return None
     number = torch.ones(1, device="cpu")
 
-    def best_ns() -> float:
-        times = sorted(timed_ns(lambda: number.mul_(1.0)) for _ in range(_PROBE_COUNT))
-        return times[len(times) // 2]
+    def usual_ns() -> float:
+        return median(timed_ns(lambda: number.mul_(1.0)) for _ in range(_PROBE_COUNT))
 
     activities = {torch.profiler.ProfilerActivity.CPU}
     with torch.no_grad():
-        with_it = best_ns()
+        with_it = usual_ns()
         toggle(False, activities)
         try:
-            without = best_ns()
+            without = usual_ns()
         finally:
             toggle(True, activities)
     return max(0.0, with_it - without) * 1e-9
