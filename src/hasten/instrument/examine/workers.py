@@ -79,13 +79,8 @@ class Workers:
             after = processes.turns(pid) or self._turns.get(pid)
             if after:
                 spent = processes.spent(self._turns_before.get(pid, {}), after).values()
-                each.append(
-                    {
-                        "run_s": sum(one.run_s for one in spent),
-                        "wait_s": sum(one.wait_s for one in spent),
-                        "cpus": sorted(processes.mask(pid)),
-                    }
-                )
+                run_s, wait_s = (sum(times) for times in zip(*spent, strict=True))
+                each.append({"run_s": run_s, "wait_s": wait_s, "cpus": sorted(processes.mask(pid))})
         if not each:
             return {}
         memory = _memory_of(self._pids)
