@@ -114,11 +114,10 @@ for number in range({warm} + {rounds}):
         else:
             watch.install()
         block({settle}, by_hand)
-        stacks = Stacks(watch)
-        if name == "looked":
-            stacks.begin()
+        stacks = Stacks(watch) if name == "looked" else None
         took[name] = sum(block({block}, by_hand))
-        stacks.end()
+        if stacks is not None:
+            stacks.end()
     if number >= {warm}:
         print(*(took[name] for name in {arms}))
 print("in place", flush=True)

@@ -207,7 +207,6 @@ def test_waits_are_read_with_the_time_that_they_are_read_over(monkeypatch) -> No
     monkeypatch.setattr(processes, "turn", lambda task: processes.CpuTurn(0.0, next(waits)))
     monkeypatch.setattr(processes, "turns", lambda *_, **__: {})
     seen = processors.Processors(SimpleNamespace())
-    seen.begin()
     seen.ended()
     seen.ended()
     found = seen.end()

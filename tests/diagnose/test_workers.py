@@ -8,8 +8,8 @@ from hasten import machine
 from hasten.diagnose import Case, discover
 from hasten.instrument import processes
 from hasten.instrument.examine import workers
-from hasten.instrument.examine.workers import busy_ratio, copied, object_bytes, spent
-from hasten.instrument.processes import CpuTurn, Mapped
+from hasten.instrument.examine.workers import busy_ratio, copied, object_bytes
+from hasten.instrument.processes import CpuTurn, Mapped, spent
 from hasten.records import Phase, Step, Traits
 from hasten.testing import fed, sample_profile
 
@@ -166,7 +166,6 @@ def test_workers_that_have_ended_count_with_their_last_look(monkeypatch) -> None
     monkeypatch.setattr(processes, "runnable_count", lambda _pid: 3)
     monkeypatch.setattr(workers, "_SAMPLE_S", 0.0)
     seen = workers.Workers(SimpleNamespace())
-    seen.begin()
     for pid in (10**9, 10**9 + 1):  # two passes with a worker each
         for run_s in (1.0, 4.0):
             taken[pid] = run_s
@@ -245,7 +244,7 @@ def test_threads_that_take_turns_are_no_pool() -> None:
     assert busy_ratio([]) == 1.0
 
 
-def test_times_of_a_worker_are_those_since_the_first_look() -> None:
+def test_times_of_threads_are_those_since_the_first_look() -> None:
     before = {1: CpuTurn(1.0, 0.0), 2: CpuTurn(1.0, 0.25)}
     after = {1: CpuTurn(1.5, 0.0), 2: CpuTurn(3.0, 0.5), 3: CpuTurn(0.5, 0.25)}
-    assert spent(before, after) == {"run_s": 3.0, "wait_s": 0.5}
+    assert spent(before, after) == {1: (0.5, 0.0), 2: (2.0, 0.25), 3: (0.5, 0.25)}

@@ -16,10 +16,10 @@ from hasten.instrument.examine.loops import Loops
 from hasten.instrument.examine.shapes import count_padding, padding
 from hasten.instrument.examine.waits import Waits
 from hasten.instrument.kept_graph import node_count
-from hasten.instrument.layout_probe import ConvolutionShape, speed_ratio
 from hasten.instrument.ledger import INDEX, Ledger
 from hasten.instrument.operation_profile import OperationProfile, is_light
 from hasten.instrument.operation_timing import OperationMode
+from hasten.instrument.probes import ConvolutionShape, speed_ratio
 from hasten.instrument.rerun import Rerun
 from hasten.instrument.source_lines import OWN, line_of
 from hasten.instrument.watch import Watch
@@ -211,7 +211,6 @@ def test_what_reports_is_put_back(capsys, monkeypatch) -> None:
     watch = Watch(measuring=True)
     told = builtins.print, torch.Tensor.item, "item" in vars(torch.Tensor)
     examiner = Bookkeeping(watch)
-    examiner.begin()
     print("loss", torch.ones(()).item())
     examiner.ended()
     marked = note_marks(monkeypatch)
@@ -233,7 +232,6 @@ def test_what_reports_is_put_back(capsys, monkeypatch) -> None:
 )
 def test_a_line_that_only_reads_is_told_from_one_that_reports(act, only_reads) -> None:
     examiner = Bookkeeping(Watch(measuring=True))
-    examiner.begin()
     act()
     examiner.ended()
     assert examiner.end()["only_reads"] is only_reads
@@ -242,7 +240,6 @@ def test_a_line_that_only_reads_is_told_from_one_that_reports(act, only_reads) -
 def test_what_a_model_reads_in_its_forward_pass_is_no_report(capsys) -> None:
     watch = Watch(measuring=True)
     examiner = Bookkeeping(watch)
-    examiner.begin()
     watch.ledger.enter(INDEX[Phase.FORWARD])
     value = torch.ones(()).item()
     watch.ledger.leave()
@@ -261,7 +258,6 @@ def test_waits_for_a_device_are_timed_outside_of_evaluations_and_our_own(monkeyp
     watch, before, marked = Watch(measuring=True), torch.cuda.empty_cache, note_marks(monkeypatch)
     watch.ledger.loop_begins()
     examiner = Waits(watch)
-    examiner.begin()
     torch.cuda.empty_cache()
     examiner.ended()
     watch.tracker.evaluating = True
@@ -282,8 +278,7 @@ def test_waits_for_a_device_are_timed_outside_of_evaluations_and_our_own(monkeyp
 
 
 def test_no_wait_is_timed_where_no_device_is_used() -> None:
-    examiner, before = Waits(Watch(measuring=True)), torch.cuda.empty_cache
-    examiner.begin()
+    before, examiner = torch.cuda.empty_cache, Waits(Watch(measuring=True))
     assert torch.cuda.empty_cache is before
     examiner.ended()
     assert examiner.end() == {}
@@ -299,6 +294,5 @@ def test_a_stream_that_cannot_be_changed_stays(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdout", Sink())
     ledger = SimpleNamespace(current=-1)
     examiner = Bookkeeping(SimpleNamespace(ledger=ledger, thread=0, debug_lines=[]))
-    examiner.begin()
     examiner.end()
     assert type(sys.stdout) is Sink

@@ -17,9 +17,7 @@ from hasten.instrument.ledger import Ledger  # noqa: E402
 @pytest.fixture
 def examiner():
     gc.collect()  # graphs that other tests left in cycles would go while this one counts
-    examiner = Growth(SimpleNamespace(ledger=Ledger()))
-    examiner.begin()
-    return examiner
+    return Growth(SimpleNamespace(ledger=Ledger()))
 
 
 def test_a_sum_of_losses_rises_from_count_to_count(examiner) -> None:
@@ -62,7 +60,6 @@ def test_a_count_takes_no_time_of_any_step(monkeypatch) -> None:
     ledger = Ledger(lambda: now_ns[0])
     ledger.loop_begins()
     examiner = Growth(SimpleNamespace(ledger=ledger))
-    examiner.begin()
     for _ in range(3):
         now_ns[0] += 5
         assert sum(ledger.cut()) == 5

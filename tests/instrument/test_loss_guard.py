@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils.hooks import RemovableHandle  # noqa: E402
 
 from hasten.instrument import loss_guard  # noqa: E402
 from hasten.instrument.live import LiveTraining  # noqa: E402
@@ -197,6 +198,12 @@ def test_what_was_recorded_of_other_arguments_says_nothing_of_a_loss(spoilt_at, 
     known = envelope(record(supervised, 1000)).only_what_is_sure()
     spoil = lambda step, loss: loss * (math.nan if step == spoilt_at else 1.0)  # noqa: E731
     assert said(supervised, 1, known, spoil=spoil) == (spoilt_at + 1, wrong)
+
+
+def test_hooks_that_the_script_registers_keep_their_numbers() -> None:
+    before = RemovableHandle.next_id
+    assert said(supervised, 1, envelope(record(supervised, 1000))) is None
+    assert RemovableHandle.next_id == before
 
 
 def test_the_losses_of_other_ranks_than_the_first_are_not_known(monkeypatch) -> None:

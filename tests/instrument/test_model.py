@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 import torch
 from torch import nn
-from hasten.instrument.precision_probe import fewer_bits
+from hasten.instrument.probes import fewer_bits
 from hasten.instrument.model import ModelFacts
 from hasten.records import ProductSpeed, Traits
 
@@ -26,7 +26,7 @@ class Model(nn.Module):
 
 def noted(*modules):
     notes = ModelFacts()
-    notes._is_timed = True
+    notes._speeds = {}
     for module in modules:
         notes.called(module)
     return asdict(notes.add(Traits()))
@@ -46,7 +46,7 @@ facts["mixed"] = noted(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
 notes, model = ModelFacts(), Model()
 notes.called(model)
 model(torch.rand(2, 2))
-notes._is_timed = True
+notes._speeds = {}
 facts["autocast"] = asdict(notes.add(Traits()))
 facts["entered as before"] = torch.autocast.__enter__ is enter
 

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from hasten.instrument.live import LiveTraining
 
@@ -83,6 +84,12 @@ def test_hooks_of_the_script_behind_a_step_see_its_own_options(late) -> None:
     stepped.step(3)
     assert stepped.flags[-1] == [True]
     assert seen == [None] * 3
+
+
+def test_hooks_that_the_script_registers_later_keep_their_numbers() -> None:
+    before = RemovableHandle.next_id
+    assert Stepped(torch.optim.SGD(weights(), 0.1)).step(2).flags[-1] == [True]
+    assert RemovableHandle.next_id == before
 
 
 def refuse(optimizer, args, kwargs):

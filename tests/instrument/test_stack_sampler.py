@@ -65,7 +65,7 @@ def test_an_alarm_that_rang_as_it_was_stopped_is_not_wound_again(monkeypatch) ->
     def disarmed_late(timer: int, seconds: float) -> tuple[float, float]:
         was = disarm(timer, seconds)
         if seconds == 0.0:  # it rang meanwhile, and Python answers now
-            alarm._own(signal.SIGALRM, None)
+            alarm._ring(signal.SIGALRM, None)
         return was
 
     listener = stack_sampler.StackSampler(lambda frame, count: None, shortest_s=60.0)

@@ -1,6 +1,5 @@
 """Stage 3. Seams into torch, inside the process that trains: what is seen and what is steered."""
 
-from hasten.instrument.ledger import PHASES, Ledger
 from hasten.instrument.watch import Watch
 
-__all__ = ["PHASES", "Ledger", "Watch"]
+__all__ = ["Watch"]

@@ -93,8 +93,7 @@ class Guard:
         elif count == STEP_COUNT:
             self._look_at_the_time()
         if at_window and count >= STEP_COUNT:
-            health.forget()
-            health.rest(self._rest_count)
+            health.forget(self._rest_count)
             self._looked_count = 0
 
     def _not_finite(self) -> tuple[int, str] | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument.layout_probe import can_tell_layout, with_channels_last
 from hasten.instrument.object_table import Table
-from hasten.instrument.precision_probe import fewer_bits, fp32_precision
+from hasten.instrument.probes import can_tell_layout, fewer_bits, fp32_precision, with_channels_last
 from hasten.instrument.stand_ins import stand_in_later
 from hasten.modules import weights_of
 from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
@@ -31,8 +30,7 @@ class ModelFacts:
         self._uses_autocast = False  # around a model or in it
         home = "torch.amp.autocast_mode"
         self._undo = stand_in_later(home, "autocast.__enter__", self._entered)
-        self._speeds: dict[str, ProductSpeed] = {}
-        self._is_timed = False
+        self._speeds: dict[str, ProductSpeed] | None = None
 
     def _entered(self, original: Any, context: Any) -> Any:
         self._uses_autocast = self._uses_autocast or bool(getattr(context, "_enabled", True))
@@ -58,14 +56,13 @@ class ModelFacts:
         """Return traits with the notes, and the speed of fewer bits on the models' device."""
         self._undo()
         matmul = fp32_precision()
-        if self.found.device is not None and not self._is_timed:
-            self._is_timed = True
+        if self.found.device is not None and self._speeds is None:
             self._speeds = fewer_bits(self.found.device)
         if self._ranks and (self.found.has_conv2d or self.found.has_conv3d):
             count = min(self._ranks) if len(self._ranks) == 1 else 0
             self.found = replace(self.found, conv_input_dimension_count=count)
         precision = PrecisionTraits(
-            uses_autocast=self._uses_autocast, matmul=matmul, **self._speeds
+            uses_autocast=self._uses_autocast, matmul=matmul, **(self._speeds or {})
         )
         return replace(traits, model=self.found, precision=precision)
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.ledger import INDEX
+from hasten.instrument.probes import ConvolutionShape, with_channels_last
 from hasten.instrument.rerun import denormal_share
 from hasten.instrument.samples import first_tensor, tensors_in
 from hasten.instrument.source_lines import OWN, line_of, own_place
@@ -179,8 +180,6 @@ class OperationProfile:
 
 def shape_of(name: str, args: Any) -> Any:
     """Return the shape of a 2-D or 3-D convolution on the CPU with channels first, else None."""
-    from hasten.instrument.layout_probe import ConvolutionShape, with_channels_last
-
     backward = name == "convolution_backward"
     image, kernel = args[1:3] if backward else args[:2]
     if not image.is_cpu or image.dim() not in (4, 5):

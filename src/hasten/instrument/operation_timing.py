@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     Ran = Callable[[Any, Any, Any], Any]
 
 _PROBE_COUNT = 200
-_LEAST_COUNT, _HOPELESS_NS = 4, 100_000_000
 
 
 class OperationMode:
@@ -65,34 +64,6 @@ def timed_ns(call: Callable[[], Any], clock: Clock = time.perf_counter_ns) -> in
     start = clock()
     call()
     return clock() - start
-
-
-def best_ratio(
-    one: Callable[[], object],
-    other: Callable[[], object],
-    wait: Callable[[], object] = lambda: None,
-    *,
-    probe_s: float,
-) -> float:
-    """Return how many times faster `other` is, by the best of each, timed alternately.
-
-    Alternately, since a neighbour on the machine slows it down for milliseconds at a time.
-    `wait` waits for an accelerator to end its work.
-    """
-
-    def spent_ns(work: Callable[[], object]) -> int:
-        return timed_ns(lambda: (work(), wait()))
-
-    spent_ns(one), spent_ns(other)  # the first call also makes the kernel
-    ones_ns: list[int] = []
-    others_ns: list[int] = []
-    until_s = time.perf_counter() + probe_s
-    while len(ones_ns) < _LEAST_COUNT or time.perf_counter() < until_s:
-        ones_ns.append(spent_ns(one))
-        others_ns.append(spent_ns(other))
-        if others_ns[-1] > _HOPELESS_NS:  # without hardware it may take a thousand times as long
-            break
-    return min(ones_ns) / min(others_ns)
 
 
 def price_ns(clock: Clock) -> tuple[float, float]:

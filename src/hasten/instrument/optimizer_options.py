@@ -8,6 +8,7 @@ from weakref import ref
 
 from hasten.instrument.eager import uncompiled
 from hasten.instrument.object_table import Registry, Table, parameters_of
+from hasten.modules import own_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -87,15 +88,16 @@ class Adjusted:
         self._unseen: list[Any] = []
         self._shape: tuple[list[int], int, frozenset[int]] | None = None
         self._looked: tuple[list[Any], ...] | None = None
-        self._before = optimizer.register_step_pre_hook(self._before_step)
-        after = optimizer.register_step_post_hook(self._after_step)
+        with own_hooks():
+            self._before = optimizer.register_step_pre_hook(self._before_step)
+            after = optimizer.register_step_post_hook(self._after_step)
+            self._hooks = [
+                self._before,
+                after,
+                optimizer.register_state_dict_post_hook(self._saved, prepend=True),
+                optimizer.register_load_state_dict_post_hook(self._loaded),
+            ]
         optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)
-        self._hooks = [
-            self._before,
-            after,
-            optimizer.register_state_dict_post_hook(self._saved, prepend=True),
-            optimizer.register_load_state_dict_post_hook(self._loaded),
-        ]
         self._guards_pickles = "__getstate__" not in vars(optimizer)
         if self._guards_pickles:  # of the instance: pickles and copies do not inherit it
             optimizer.__getstate__ = self._pickled

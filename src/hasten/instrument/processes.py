@@ -48,6 +48,15 @@ def turns(pid: int | str = "self") -> dict[int, CpuTurn]:
     return {thread: times for thread, times in found.items() if times is not None}
 
 
+def spent(before: dict[int, CpuTurn], after: dict[int, CpuTurn]) -> dict[int, CpuTurn]:
+    """Return what each thread took between two looks, new threads included."""
+    first = dict.fromkeys(after, CpuTurn(0.0, 0.0)) | before
+    return {
+        thread: CpuTurn(now.run_s - first[thread].run_s, now.wait_s - first[thread].wait_s)
+        for thread, now in after.items()
+    }
+
+
 def children_run_s() -> float:
     """Return the seconds that the children of this process ran, those that have ended included.
 

@@ -65,7 +65,6 @@ class _Alarm:
 
     def __init__(self) -> None:
         self._listeners: list[StackSampler] = []
-        self._own = self._ring
 
     def can_wake(self, thread: int) -> bool:
         """Return whether the thread can be interrupted, and nobody else does so."""
@@ -78,7 +77,7 @@ class _Alarm:
         """Ring for one more listener."""
         if not self._is_set():
             self._listeners.clear()  # the script took the signal from them, and gave it back
-            signal.signal(signal.SIGALRM, self._own)
+            signal.signal(signal.SIGALRM, self._ring)
             signal.siginterrupt(signal.SIGALRM, False)
             atexit.register(self.stop)  # an alarm during Python's shutdown kills the process
         self._listeners.append(listener)
@@ -104,7 +103,7 @@ class _Alarm:
             self._wind()
 
     def _is_set(self) -> bool:
-        return signal.getsignal(signal.SIGALRM) == self._own
+        return signal.getsignal(signal.SIGALRM) == self._ring
 
     def stop(self) -> None:
         """Give the signal back; nobody is sampled any more."""

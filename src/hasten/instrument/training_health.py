@@ -16,7 +16,7 @@ from hasten.instrument.eager import uncompiled
 from hasten.instrument.object_table import parameters_of
 from hasten.instrument.seams import differentiated
 from hasten.instrument.step_ends import Roles, steps_around
-from hasten.modules import weights_of
+from hasten.modules import own_hooks, weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,8 +77,9 @@ class TrainingHealthMonitor:
             for name in names:
                 differentiate = self._differentiate(name == "grad")
                 undo.callback(watch.live.on_function(torch.autograd, name, differentiate))
-            undo.callback(optimizer.register_optimizer_step_pre_hook(self._begins).remove)
-            undo.callback(optimizer.register_optimizer_step_post_hook(self._ends).remove)
+            with own_hooks():
+                undo.callback(optimizer.register_optimizer_step_pre_hook(self._begins).remove)
+                undo.callback(optimizer.register_optimizer_step_post_hook(self._ends).remove)
             self._undo = undo.pop_all()
 
     def close(self) -> None:
@@ -101,16 +102,16 @@ class TrainingHealthMonitor:
         """Steps so far."""
         return self._forgotten_count + len(self.ends_ns)
 
-    def forget(self) -> None:
-        """Keep nothing of the steps so far, and watch only losses: a run may have millions."""
+    def forget(self, rest_count: int) -> None:
+        """Keep nothing of the steps so far, and watch only losses: a run may have millions.
+
+        Nothing is read for `rest_count` optimizer steps: where steps are short, that costs time.
+        """
         self._forgotten_count += len(self.ends_ns)
         self.losses.clear()
         self.ends_ns.clear()
         self._sample = []
-
-    def rest(self, step_count: int) -> None:
-        """Read nothing for this many optimizer steps: where steps are short, reading costs time."""
-        self._rest_count = 0 if self._by_hand else step_count
+        self._rest_count = 0 if self._by_hand else rest_count
 
     @property
     def message(self) -> dict[str, Any]:

@@ -146,11 +146,6 @@ class TraitsReader:
         self._checkpoints = CheckpointClock()
         self._prefetch_count = 2
 
-    @property
-    def device(self) -> str:
-        """The kind of device that the first model is on."""
-        return self.model.found.device or "cpu"
-
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Note what a root module is made of."""
         quietly(self.model.called, module, args)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from hasten.modules import own_hooks
 from hasten.root_calls.fit import hooks_on_saved
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def _plain(tensor: Any) -> Any:
 
 
 def _hook(tensor: Any) -> None:
-    tensor.register_hook(_plain)
+    with own_hooks():
+        tensor.register_hook(_plain)
 
 
 _plain.__torch_unserializable__ = True  # type: ignore[attr-defined]  # else torch.save warns

@@ -110,10 +110,10 @@ class Channel:
             raise ChildLost("The child closed the conversation.", remedy="See its output.")
         return found
 
-    def ask(self, message: Message, timeout_s: float | None = None) -> Message:
+    def ask(self, message: Message) -> Message:
         """Send `message` and return the answer."""
         self.send(message)
-        return self.receive(timeout_s)
+        return self.receive()
 
     @property
     def peer_pid(self) -> int:

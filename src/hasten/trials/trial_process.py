@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hasten import protocol
@@ -105,7 +104,7 @@ class TrialProcess:
         self.start_s = message.at_s - self._started_s
         self.step_count = 1
 
-    def ask(self, command: Command, answer: type[_A], timeout_s: float | None = None) -> _A:
+    def ask(self, command: Command, answer: type[_A], timeout_s: float) -> _A:
         """Send a command and return the answer.
 
         After `timeout_s` without an answer it is looked whether the script computes.
@@ -122,7 +121,7 @@ class TrialProcess:
             self._channel.send(command)
             found = awaited(
                 self._channel.hear, self._process,
-                timeout_s=inf if timeout_s is None else timeout_s, deadline=self._deadline,
+                timeout_s=timeout_s, deadline=self._deadline,
             )  # fmt: skip
         except ChildLost:
             self._code.spoil()
@@ -146,13 +145,11 @@ class TrialProcess:
         self.ask(protocol.SetPlans(plans=orders), protocol.PlansSet, 60.0)
 
     def turns(
-        self, turns: Sequence[Turn], *, timeout_s: float | None = None
+        self, turns: Sequence[Turn], *, timeout_s: float
     ) -> tuple[list[list[Step]], Mapping[str, float]]:
         """Run turns and return the steps of each, and what the process has used so far."""
-        if timeout_s is not None:
-            timeout_s += self._code.patience_s
         command = protocol.RunTurns(turns=tuple(turns))
-        answer = self.ask(command, protocol.TurnsRun, timeout_s)
+        answer = self.ask(command, protocol.TurnsRun, timeout_s + self._code.patience_s)
         self.step_count += sum(turn.skip_count + turn.step_count for turn in turns)
         return [[_step(row) for row in rows] for rows in answer.turns], answer.usage
 

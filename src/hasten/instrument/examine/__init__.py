@@ -1,9 +1,9 @@
 """A closer look at the loop for a few steps, which are never timed ones.
 
-Each file here ends with `EXAMINER`, a class that takes the watch. It may have any of the methods
-that the watch calls on its observers (`called`, `loading`, `loaded`, `backward`, `steps`,
-`ended`), `begin` for what starts with the first step, and must have `end`, which stops
-everything and returns what was found, by key: numbers, strings, lists and dicts of them.
+Each file here ends with `EXAMINER`, a class that takes the watch and looks from then on. It may
+have any of the methods that the watch calls on its observers (`called`, `loading`, `loaded`,
+`backward`, `steps`, `ended`), and must have `end`, which stops everything and returns what was
+found, by key: numbers, strings, lists and dicts of them.
 Its cost may show in these steps, but it must not change anything: no random number is drawn,
 nothing of the script is kept alive, and `end` puts everything back.
 """
@@ -48,16 +48,11 @@ class Examination:
         self._broken: dict[str, str] = {}
         self._parts: dict[str, Any] = {}
         for name, examiner in examiners.items():
-            self._try(name, self._begin, name, examiner)
+            if (part := self._try(name, examiner, watch)) is not None:
+                self._parts[name] = part
         for event in _EVENTS:  # under these names the watch calls it
             setattr(self, event, partial(self._tell, event))
         watch.observers.append(self)
-
-    def _begin(self, name: str, examiner: Callable[[Watch], Any]) -> None:
-        part = examiner(self._watch)
-        if hasattr(part, "begin"):
-            part.begin()
-        self._parts[name] = part
 
     def _try(self, name: str, act: Callable[..., Any], *details: Any) -> Any:
         try:

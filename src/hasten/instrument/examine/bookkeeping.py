@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
+from statistics import median
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -46,21 +47,17 @@ class Bookkeeping:
     """Time the calls that report, and the tracebacks that anomaly detection keeps."""
 
     def __init__(self, watch: Watch) -> None:
+        import torch
+
         self._watch = watch
         self._undos = ExitStack()
         self._busy = False
         self._now_ns = {"reporting": 0, "waiting": 0, "traceback": 0}
         self._found_s: dict[str, list[float]] = {kind: [] for kind in self._now_ns}
         self._call_count = 0
-        self._torch = OWN
+        self._torch = os.path.dirname(torch.__file__) + os.sep  # as a GradScaler's `.item()`
         self._places_ns: Counter[Place] = Counter()
         self._reporting: set[Place] = set()
-
-    def begin(self) -> None:
-        """Intercept the calls that report."""
-        import torch
-
-        self._torch = os.path.dirname(torch.__file__) + os.sep  # as a GradScaler's `.item()`
         self._stand_in(builtins, "print", "reporting")
         for stream in {id(s): s for s in (sys.stdout, sys.stderr)}.values():
             self._stand_in(stream, "write", "reporting")
@@ -160,16 +157,15 @@ def _recording_s() -> float | None:
         return None
     number = torch.ones(1, device="cpu")
 
-    def best_ns() -> float:
-        times = sorted(timed_ns(lambda: number.mul_(1.0)) for _ in range(_PROBE_COUNT))
-        return times[len(times) // 2]
+    def usual_ns() -> float:
+        return median(timed_ns(lambda: number.mul_(1.0)) for _ in range(_PROBE_COUNT))
 
     activities = {torch.profiler.ProfilerActivity.CPU}
     with torch.no_grad():
-        with_it = best_ns()
+        with_it = usual_ns()
         toggle(False, activities)
         try:
-            without = best_ns()
+            without = usual_ns()
         finally:
             toggle(True, activities)
     return max(0.0, with_it - without) * 1e-9

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from hasten.instrument import source_lines
+from hasten.instrument import accelerators, source_lines
 from hasten.instrument.ledger import INDEX
 from hasten.instrument.stand_ins import StandIns
 from hasten.records import Phase
@@ -56,23 +56,17 @@ class _Copy:
 
 
 class Copies:
-    """Time the copies of the loop's thread, where there is an accelerator."""
+    """Time the copies of the loop's thread, if the script uses an accelerator."""
 
     def __init__(self, watch: Watch) -> None:
+        import torch
+
         self._watch = watch
         self._step_count = 0
         waits = {"pageable": True, "blocking": True, "pinning": False}
         self._kinds = {name: _Copy(waits=each) for name, each in waits.items()}
         self._undos = ExitStack()
-        self._is_on = False
-
-    def begin(self) -> None:
-        """Intercept the calls that copy and pin, if there is a device to copy to."""
-        import torch
-
-        accelerator: Any = getattr(torch, "accelerator", torch.cuda)  # since torch 2.6
-        if accelerator.is_available():
-            self._is_on = True
+        if accelerators.in_use():
             stand_ins = StandIns(lambda: get_ident() == self._watch.thread)
             self._undos.callback(self._watch.live.on_transfer(self._moved))
             self._undos.callback(stand_ins.add(torch.Tensor, "pin_memory", self._pinned))
@@ -109,8 +103,6 @@ class Copies:
     def end(self) -> dict[str, Any]:
         """Leave the calls as they were."""
         self._undos.close()
-        if not self._is_on:
-            return {}
         return {name: kind.read(self._step_count) for name, kind in self._kinds.items()}
 
 

@@ -38,16 +38,11 @@ class Evaluation:
     """
 
     def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self._undo: Callable[[], None] | None = None
         self._passes: list[EvaluationPass] = []
         self._unused_s: list[float] = []
         self._places: Counter[tuple[str, int]] = Counter()
         self._count = 0
-
-    def begin(self) -> None:
-        """Wrap each root call."""
-        self._undo = self._watch.live.on_call(self._around)
+        self._undo = watch.live.on_call(self._around)
 
     def _around(self, module: Any, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
         import torch
@@ -76,8 +71,7 @@ class Evaluation:
 
     def end(self) -> dict[str, Any]:
         """Stop wrapping root calls."""
-        if self._undo is not None:
-            self._undo()
+        self._undo()
         return {
             "unused_s": self._unused_s,
             "unused_count": self._count,

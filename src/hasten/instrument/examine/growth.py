@@ -41,13 +41,9 @@ class Growth:
         self._ledger = watch.ledger
         self._resident_bytes: list[int] = []
         self._cpu_s: list[float] = []
-        self._before_s = 0.0
         self._node_counts: list[tuple[int, int]] = []
         self._element_counts: list[int] = []
         self._called_count = self._loaded_count = 0
-
-    def begin(self) -> None:
-        """Start the clock."""
         self._before_s = time.thread_time()
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:

@@ -21,10 +21,11 @@ class Loading:
         self._starts, self._look = watch.starts, watch.fetches.look
         self._lines = watch.loader_lines
         self._growth = StepGrowth(lambda: self._starts.spent_s)
-        self.begin, self.ended = self._look.begin, self._growth.ended
+        self.ended = self._growth.ended
         self._last: Any = None
         self._datasets: Counter[int] = Counter()
         self._is_plain: bool | None = None
+        self._look.begin()
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note which dataset a batch comes from, and whether torch's collate made it."""

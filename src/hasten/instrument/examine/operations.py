@@ -7,10 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.examine.faults import faults_count
-from hasten.instrument.layout_probe import speed_ratio
 from hasten.instrument.operation_profile import OperationProfile, name_of
 from hasten.instrument.operation_timing import OperationMode, is_compiled, price_ns
-from hasten.instrument.precision_probe import product_speed_ratio
+from hasten.instrument.probes import product_speed_ratio, speed_ratio
 from hasten.instrument.rerun import DENORMAL_RATIO, Rerun
 from hasten.instrument.setting_signs import denormal_ratio
 from hasten.modules import weights_of
@@ -41,22 +40,15 @@ class Operations:
         self._device, self._clock = "cpu", time.thread_time_ns
         self._step = self._before_count = 0
         self._in_model = False
-        self._denormal_ratio = 0.0
         self._tallies: dict[int, OperationProfile] = {}
         self._reruns: list[Rerun] = []
-        self._price_ns = self._floor_ns = 0.0
         self._forms: frozenset[str] | None = None
-
-    def begin(self) -> None:
-        """Learn what an operation on a single number takes here."""
-        roots: Any = self._watch.live.roots.known
-        weights = (next(weights_of(root), None) for root in list(roots))
+        weights = (next(weights_of(root), None) for root in list(watch.live.roots.known))
         kinds = {weight.device.type for weight in weights if weight is not None} - {"cpu"}
         if kinds:  # its operations take no time of this thread
             self._device, self._clock = kinds.pop(), time.perf_counter_ns
         self._price_ns, self._floor_ns = price_ns(self._clock)
-        optimizers: Any = self._watch.live.optimizers.known
-        self._denormal_ratio = denormal_ratio(optimizers) or 0.0
+        self._denormal_ratio = denormal_ratio(watch.live.optimizers.known) or 0.0
 
     def called(self, module: Any, args: Any, kwargs: Any) -> None:
         """Note that what follows belongs to the model and its loss."""

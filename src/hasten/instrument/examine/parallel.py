@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.instrument.object_table import Table
 from hasten.instrument.operation_timing import is_compiled
 from hasten.instrument.stand_ins import StandIns
+from hasten.instrument.step_growth import StepGrowth
 from hasten.modules import weights_of
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ class Parallel:
 
     def __init__(self, watch: Watch) -> None:
         self._undos: list[Callable[[], None]] = []
-        self._spent_ns = self._before_ns = 0
-        self._spent_s: list[float] = []
+        self._spent_ns = 0
+        self._growth = StepGrowth(lambda: self._spent_ns * 1e-9)
         self._device_count = 0
         self._wrapped = Table()
         self._hooks: list[Any] = []
@@ -45,7 +46,7 @@ class Parallel:
             self._wrapped[module] = None
             self._sync_count += bool(module.require_backward_grad_sync)
             self._time(DistributedDataParallel, "_post_forward")
-            if len(self._spent_s) in _WATCHED and not self._hooks and not is_compiled():
+            if len(self._growth.seen) in _WATCHED and not self._hooks and not is_compiled():
                 self._hook(module)
 
     def _time(self, owner: Any, *names: str) -> None:
@@ -71,8 +72,7 @@ class Parallel:
 
     def ended(self) -> None:
         """Note the sums of a step."""
-        self._spent_s.append((self._spent_ns - self._before_ns) * 1e-9)
-        self._before_ns = self._spent_ns
+        self._growth.ended()
         self._syncs.append(self._sync_count)
         self._sync_count = 0
         if self._hooks:
@@ -90,7 +90,7 @@ class Parallel:
             undo()
         self._unhook()
         if self._device_count:
-            return {"device_count": self._device_count, "moving_s": self._spent_s}
+            return {"device_count": self._device_count, "moving_s": self._growth.seen}
         module = next(iter(self._wrapped), None)
         if module is None:
             return {}
@@ -100,7 +100,7 @@ class Parallel:
         )
         return {
             "searches": bool(module.find_unused_parameters and not module.static_graph),
-            "search_s": self._spent_s,
+            "search_s": self._growth.seen,
             "unused_count": max(self._unused, default=None),
             "syncs": self._syncs,
             "rank_count": int(told["world_size"]),

@@ -18,7 +18,7 @@ class Pauses:
         self._clock = CollectorClock()
         self._growth = StepGrowth(lambda: self._clock.spent_ns * 1e-9)
         self.ended = self._growth.ended
-        self.begin = self._clock.install
+        self._clock.install()
 
     def end(self) -> dict[str, Any]:
         """Stop listening."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import processes
+from hasten.instrument.step_growth import StepGrowth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,12 +26,7 @@ class Processors:
 
     def __init__(self, watch: Watch) -> None:
         self._waits_s: list[float] = []
-        self._ends_s: list[float] = []
-        self._throttled_s: list[float] = []
         self._files = processes.throttle_files()
-
-    def begin(self) -> None:
-        """Note the state of all clocks."""
         self._task = Path(f"/proc/self/task/{threading.get_native_id()}")
         self._cpus = processes.mask(0)
         self._ends_s = [time.monotonic()]
@@ -38,7 +34,7 @@ class Processors:
         self._turns = processes.turns()
         self._children_run_s = processes.children_run_s()
         self._busy_s = processes.busy_s(self._cpus)
-        self._last_throttled_s = processes.throttled_s(self._files)
+        self._throttled = StepGrowth(lambda: processes.throttled_s(self._files))
 
     def ended(self) -> None:
         """Note how long the loop's thread waited in this step."""
@@ -47,26 +43,19 @@ class Processors:
         if now is not None and self._last is not None:
             self._waits_s.append(now.wait_s - self._last.wait_s)
         self._last = now
-        if self._files:
-            throttled_s = processes.throttled_s(self._files)
-            self._throttled_s.append(throttled_s - self._last_throttled_s)
-            self._last_throttled_s = throttled_s
+        self._throttled.ended()
 
     def end(self) -> dict[str, Any]:
         """Return the waits, and the CPU time that everybody took."""
         busy_s = processes.busy_s(self._cpus)
         children_run_s = processes.children_run_s() - self._children_run_s
-        now = processes.turns()
-        spent = {}
-        for thread, then in now.items():
-            first = self._turns.get(thread, processes.CpuTurn(0.0, 0.0))
-            spent[thread] = processes.CpuTurn(then.run_s - first.run_s, then.wait_s - first.wait_s)
+        spent = processes.spent(self._turns, processes.turns())
         found: dict[str, Any] = {
             "wall_s": time.monotonic() - self._ends_s[0],
             "cpus_count": len(self._cpus) or None,
             "waits_s": self._waits_s or None,
             "spans_s": [end - start for start, end in pairwise(self._ends_s)],
-            "throttled_s": self._throttled_s or None,
+            "throttled_s": self._throttled.seen if self._files else None,
             "own_run_s": sum(one.run_s for one in spent.values()) if spent else None,
             "own_wait_s": sum(one.wait_s for one in spent.values()) if spent else None,
             "team_run_s": _team_run_s(spent) if spent else None,

@@ -29,17 +29,14 @@ class Shapes:
     """
 
     def __init__(self, watch: Watch) -> None:
+        import torch
+
         self._embeds: dict[int, bool] = {}
         self._now = [0, 0, 0]
         self._counts: list[list[int]] = []
         self._place: tuple[str, int] | None = None
         self._packed = False
         self._undos = ExitStack()
-
-    def begin(self) -> None:
-        """Intercept the functions that leave padding out."""
-        import torch
-
         if is_compiled():  # torch's compiler knows these functions by their identity
             return
         owners: list[tuple[Any, str]] = [(torch._VF, "_pack_padded_sequence")]

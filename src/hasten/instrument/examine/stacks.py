@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.instrument import kept_graph, stack_sampler, step_scheduler, watch
 from hasten.instrument.ledger import PHASES
-from hasten.instrument.source_lines import is_own_file, line_of
+from hasten.instrument.source_lines import OWN, is_own_file, line_of
 from hasten.records import LEAST_RATIO, Phase
 
 if TYPE_CHECKING:
@@ -47,11 +47,7 @@ class Stacks:
         self._after_forward = False
         self._compiler_count = self._break_count = 0
         self._is_disturbed = False
-        self._pulse: stack_sampler.StackSampler | None = None
-
-    def begin(self) -> None:
-        """Start to look."""
-        self._pulse = stack_sampler.begin(self._look, self._watch.thread, shortest_s=_PERIOD_S)
+        self._pulse = stack_sampler.begin(self._look, watch.thread, shortest_s=_PERIOD_S)
 
     def _look(self, frame: FrameType | None, count: int) -> None:
         phase = PHASES[self._watch.ledger.current]
@@ -194,10 +190,9 @@ def _tells_phase(code: CodeType) -> bool:
 @cache
 def _is_passed_over(path: str) -> bool:
     """Return whether a file is ours or torch's way into compiled code."""
-    return path.startswith(_OURS) or _COMPILER[0] in path
+    return path.startswith(OWN) or _COMPILER[0] in path
 
 
-_OURS = os.path.dirname(os.path.dirname(watch.__file__)) + os.sep
 _OPTIMIZER = os.path.join("torch", "optim", "optimizer.py")
 _ASIDE = frozenset({step_scheduler.__file__, kept_graph.__file__})
 

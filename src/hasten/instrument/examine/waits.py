@@ -27,6 +27,8 @@ class Waits:
     """Time `synchronize` and `empty_cache` of each module of a device, in the loop's thread."""
 
     def __init__(self, watch: Watch) -> None:
+        import torch
+
         self._watch = watch
         self._undos = ExitStack()
         self._busy = False
@@ -34,11 +36,6 @@ class Waits:
         self._found_s: dict[str, list[float]] = {name: [] for name in _NAMES}
         self._call_count = 0
         self._places_ns: Counter[tuple[str, int]] = Counter()
-
-    def begin(self) -> None:
-        """Intercept the calls, if the script uses an accelerator."""
-        import torch
-
         if not accelerators.in_use():
             return
         modules = (*accelerators.backends(), getattr(torch, "accelerator", None))

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _SHARED = "/dev/shm"
 _SAMPLE_S = 0.02
 _LOOKED_COUNT = 4  # at a time: there may be many, with many threads each
-_NOTHING = processes.CpuTurn(0.0, 0.0)
 _MOST_OBJECTS_COUNT = 200_000
 _OF_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, CodeType, FrameType)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -38,8 +37,9 @@ class Workers:
     """
 
     def __init__(self, watch: Watch) -> None:
-        self._turns_before: dict[int, dict[int, processes.CpuTurn]] = {}
-        self._memory_before: dict[int, processes.Mapped] = {}
+        pids = [child.pid for child in multiprocessing.active_children() if child.pid]
+        self._turns_before = {pid: processes.turns(pid) for pid in pids}
+        self._memory_before = _memory_of(pids)
         self._pids: set[int] = set()
         self._datasets: dict[int, Any] = {}
         self._free_bytes: list[int] = []
@@ -47,12 +47,6 @@ class Workers:
         self._turns: dict[int, dict[int, processes.CpuTurn]] = {}
         self._feeding: deque[int] = deque()
         self._next_s = 0.0
-
-    def begin(self) -> None:
-        """Look at every child process."""
-        pids = [child.pid for child in multiprocessing.active_children() if child.pid]
-        self._turns_before = {pid: processes.turns(pid) for pid in pids}
-        self._memory_before = _memory_of(pids)
 
     def loaded(self, iterator: Any, batch: Any) -> None:
         """Note whose workers made a batch."""
@@ -84,8 +78,9 @@ class Workers:
         for pid in sorted(self._pids):
             after = processes.turns(pid) or self._turns.get(pid)
             if after:
-                times = spent(self._turns_before.get(pid, {}), after)
-                each.append({**times, "cpus": sorted(processes.mask(pid))})
+                spent = processes.spent(self._turns_before.get(pid, {}), after).values()
+                run_s, wait_s = (sum(times) for times in zip(*spent, strict=True))
+                each.append({"run_s": run_s, "wait_s": wait_s, "cpus": sorted(processes.mask(pid))})
         if not each:
             return {}
         memory = _memory_of(self._pids)
@@ -113,17 +108,6 @@ class Workers:
 def _memory_of(pids: Iterable[int]) -> dict[int, processes.Mapped]:
     seen = {pid: processes.mapped(pid) for pid in pids}
     return {pid: memory for pid, memory in seen.items() if memory is not None}
-
-
-def spent(
-    before: dict[int, processes.CpuTurn], after: dict[int, processes.CpuTurn]
-) -> dict[str, float]:
-    """Return what the threads of a worker took between two looks, new threads included."""
-    spans = [(before.get(thread, _NOTHING), times) for thread, times in after.items()]
-    return {
-        "run_s": sum(then.run_s - first.run_s for first, then in spans),
-        "wait_s": sum(then.wait_s - first.wait_s for first, then in spans),
-    }
 
 
 def busy_ratio(counts: Sequence[int]) -> float:

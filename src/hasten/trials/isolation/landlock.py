@@ -56,8 +56,8 @@ def confine(scratch: str, *, apart: bool) -> list[str]:
         OSError: there is no Landlock, or it refuses the rules.
     """
     kept = [] if apart else _kept_in_memory()
-    unfit = (SHM, "/dev/mqueue", *(e.path for e in os.scandir("/dev") if e.is_symlink()))
-    devices = [entry.path for entry in os.scandir("/dev") if entry.path not in unfit]
+    own = [entry.path for entry in os.scandir("/dev") if not entry.is_symlink()]
+    devices = [path for path in own if path not in (SHM, "/dev/mqueue")]
     restrict([scratch, "/proc", *devices, *([] if kept else [SHM])])
     return [f"{SHM} is read-only in trials, since {kept[0]} lies there."] if kept else []
 

@@ -272,15 +272,12 @@ def _cover(
     # Mounts inherited by a user namespace are locked, and a tree that holds one can't be a lower
     # layer: what lies beneath could show. So its folders are covered one by one.
     # Through the descriptor, since the path may lie beneath a mount that is read-only by now.
-    inside = [os.path.basename(p) for p in _folders(_name(descriptor))]
-    children = [
-        (os.path.join(path, os.path.basename(name)), child)
-        for name, child in _opened([f"{_name(descriptor)}/{x}" for x in inside])
-        if os.path.join(path, os.path.basename(name)) not in mounts
-    ]
+    inside = _opened(_folders(_name(descriptor)))
     notes = _read_only(path, descriptor)
-    for child, child_descriptor in children:
-        notes += _cover(child, child_descriptor, mounts, layers, covered)
+    for name, child_descriptor in inside:
+        child = os.path.join(path, os.path.basename(name))
+        if child not in mounts:
+            notes += _cover(child, child_descriptor, mounts, layers, covered)
     return notes
 
 

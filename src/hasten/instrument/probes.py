@@ -1,12 +1,16 @@
-"""How much faster this machine multiplies with fewer bits: a probe of about 50 ms."""
+"""How fast this machine computes in other layouts and with fewer bits: probes on our own numbers.
+
+They draw no random number.
+"""
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.instrument.accelerators import lacks_bfloat16
-from hasten.instrument.operation_timing import best_ratio
+from hasten.instrument.operation_timing import timed_ns
 from hasten.records import ProductSpeed
 
 if TYPE_CHECKING:
@@ -15,7 +19,8 @@ if TYPE_CHECKING:
 _SIDE = 512
 _IMAGES = (4, 32, 28, 28)
 _KERNELS = (32, 32, 3, 3)
-_PROBE_S = 0.012
+_PRODUCT_PROBE_S, _LAYOUT_PROBE_S = 0.012, 0.08
+_LEAST_COUNT, _HOPELESS_NS = 4, 100_000_000
 
 
 def fewer_bits(device: str) -> dict[str, ProductSpeed]:
@@ -24,7 +29,7 @@ def fewer_bits(device: str) -> dict[str, ProductSpeed]:
     `bf16` compares bfloat16 tensors with float32 ones, `fp16` those of float16 where the device has
     units for these alone. `inside` compares float32 tensors that torch is told to multiply with
     fewer bits (bf16 on a CPU, tf32 on CUDA) with plain float32. A figure below 1 is a loss;
-    what torch cannot do here is left out, as are other devices. No random number is drawn.
+    what torch cannot do here is left out, as are other devices.
     """
     import torch
 
@@ -112,4 +117,88 @@ def _speed_ratio(full: Callable[[], object], fewer: Callable[[], object], device
     import torch
 
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    return best_ratio(full, fewer, wait, probe_s=_PROBE_S)
+    return _best_ratio(full, fewer, wait, probe_s=_PRODUCT_PROBE_S)
+
+
+class ConvolutionShape(NamedTuple):
+    """All that defines a convolution except its numbers."""
+
+    image: tuple[int, ...]
+    kernel: tuple[int, ...]
+    dtype: Any
+    options: tuple[Any, ...]  # stride, padding, dilation, transposed, output padding, groups
+
+
+def _layout(dimensions: int) -> Any:
+    import torch
+
+    return torch.channels_last if dimensions == 4 else torch.channels_last_3d
+
+
+def with_channels_last(tensor: Any) -> bool:
+    """Return whether a tensor has channels last, and not a layout that is also channels first."""
+    layout = _layout(tensor.dim())
+    return not tensor.is_contiguous() and tensor.is_contiguous(memory_format=layout)
+
+
+def can_tell_layout(tensor: Any) -> bool:
+    """Return whether channels first and channels last are different layouts for a tensor."""
+    layout = _layout(tensor.dim())
+    return bool(tensor.is_contiguous() != tensor.is_contiguous(memory_format=layout))
+
+
+def speed_ratio(shape: ConvolutionShape) -> float:
+    """Return how many times faster a convolution is with channels last, forward and backward."""
+    import torch
+
+    with torch.no_grad():
+        first = _convolve(shape, torch.contiguous_format)
+        last = _convolve(shape, _layout(len(shape.image)))
+        return _best_ratio(first, last, probe_s=_LAYOUT_PROBE_S)
+
+
+def _convolve(shape: ConvolutionShape, layout: Any) -> Callable[[], Any]:
+    import torch
+
+    def filled(sizes: tuple[int, ...]) -> Any:
+        return torch.full(sizes, 0.5, dtype=shape.dtype, device="cpu").contiguous(
+            memory_format=layout
+        )
+
+    aten: Any = torch.ops.aten
+    image, kernel, options = filled(shape.image), filled(shape.kernel), shape.options
+    gradient = torch.ones_like(aten.convolution(image, kernel, None, *options))
+
+    def work() -> None:
+        aten.convolution(image, kernel, None, *options)
+        aten.convolution_backward(gradient, image, kernel, None, *options, [True, True, False])
+
+    return work
+
+
+def _best_ratio(
+    one: Callable[[], object],
+    other: Callable[[], object],
+    wait: Callable[[], object] = lambda: None,
+    *,
+    probe_s: float,
+) -> float:
+    """Return how many times faster `other` is, by the best of each, timed alternately.
+
+    Alternately, since a neighbour on the machine slows it down for milliseconds at a time.
+    `wait` waits for an accelerator to end its work.
+    """
+
+    def spent_ns(work: Callable[[], object]) -> int:
+        return timed_ns(lambda: (work(), wait()))
+
+    spent_ns(one), spent_ns(other)  # the first call also makes the kernel
+    ones_ns: list[int] = []
+    others_ns: list[int] = []
+    until_s = time.perf_counter() + probe_s
+    while len(ones_ns) < _LEAST_COUNT or time.perf_counter() < until_s:
+        ones_ns.append(spent_ns(one))
+        others_ns.append(spent_ns(other))
+        if others_ns[-1] > _HOPELESS_NS:  # without hardware it may take a thousand times as long
+            break
+    return min(ones_ns) / min(others_ns)
