@@ -145,6 +145,7 @@ def test_a_script_that_ends_well_is_no_error_whatever_it_printed() -> None:
     [
         (Exit(3, None), "", "The script failed (exit code 3) after 3 training steps."),
         (Exit(None, 6), "", "The script was ended by SIGABRT after 3 training steps."),
+        (Exit(None, 40), "", "The script was ended by signal 40 after 3 training steps."),
         (Exit(None, 9), "", "ended by SIGKILL (out of memory?) after 3 training steps."),
         (Exit(1, None), STOPPED, "It leaves this script as it is: Conv1d has hooks."),
         (Exit(1, None), "the script asks for input", "asks for input (exit code 1)"),

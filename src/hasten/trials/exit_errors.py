@@ -199,7 +199,9 @@ def error_of(
 
 def _signalled(number: int, when: str) -> tuple[str, str]:
     memory = " (out of memory?)" if number == signal.SIGKILL else ""
-    return f"The script was ended by {signal.Signals(number).name}{memory} {when}.", _RUN_IT
+    known = number in list(signal.Signals)  # real-time signals have no names
+    name = signal.Signals(number).name if known else f"signal {number}"
+    return f"The script was ended by {name}{memory} {when}.", _RUN_IT
 
 
 def _failed(ended: Exit, when: str, tail: str) -> tuple[str, str]:
