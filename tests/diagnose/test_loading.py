@@ -256,6 +256,7 @@ def test_workers_that_cost_more_than_they_make_are_found(diagnosed) -> None:
 @pytest.mark.parametrize("name", ["worker-respawn", "slow-worker-start"])
 def test_workers_that_start_again_for_each_pass_are_found(diagnosed, name) -> None:
     found = diagnosed(ROWS, "respawn")[name]
+    assert found.is_of_all
     assert found.share.low_ratio > 0.2
     assert found.places[0].source == "loader = DataLoader(data, **options[kind])"
 

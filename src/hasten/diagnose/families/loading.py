@@ -214,6 +214,7 @@ def _worker_respawn(case: Case) -> Finding | None:
     mean_s = fmean(_start_s(case, start) for start in starts[:-1])
     return Finding(
         share=share,
+        is_of_all=True,
         message=(
             f"Workers were started {len(starts)} times, once for each pass over a loader, "
             f"which costs {duration(mean_s)} each time."
@@ -239,6 +240,7 @@ def _slow_worker_start(case: Case) -> Finding | None:
     by = f" by {method}" if method else ""
     return Finding(
         share=share,
+        is_of_all=True,
         message=(
             f"It takes {duration(start_s)} to start {who}{by}, "
             f"{duration(begin_s)} of it before they run at all."
