@@ -79,6 +79,36 @@ def advance():
     todo += [loader.dataset]
     for one in todo: one.gain = 0.5
 """,
+    "a list that is the table in the next round": """
+rows = Rows()
+def advance():
+    found = np.zeros(12)
+    for _ in range(2):
+        found[0] = 9.0
+        found = loader.dataset.table
+""",
+    "a variable of a comprehension": """
+rows = Rows()
+def advance():
+    [one.fill(9.0) for one in [loader.dataset.table]]
+""",
+    "a variable that a function within sets": """
+rows = Rows()
+def advance():
+    found = np.zeros(12)
+    def take():
+        nonlocal found
+        found = loader.dataset.table
+    take()
+    found[0] = 9.0
+""",
+    "a variable that a function within writes into": """
+rows = Rows()
+def advance():
+    def write(): found[0] = 9.0
+    found = loader.dataset.table
+    write()
+""",
     "matched": """
 rows = Rows()
 def advance():
@@ -425,6 +455,24 @@ trainer = Trainer(DataLoader(rows, batch_size=4))
 def advance(): trainer.fit(net)
 """
     assert said(HEAD + text + LOOP) == ["whole", "whole"]
+
+
+def test_a_list_of_results_may_become_an_array_that_the_dataset_scales(said) -> None:
+    text = """
+class Scaled(Rows):
+    def inverse(self, values): return values * self.gain
+rows = Scaled()
+def evaluate():
+    found, errors = [], np.zeros(3)
+    for x in loader:
+        found.append(x.numpy())
+        errors[0] += 1
+    found = loader.dataset.inverse(np.concatenate(found)).reshape(-1, 1)
+    errors = loader.dataset.inverse(errors)
+    return found, errors
+def advance(): print(len(evaluate()))
+"""
+    assert [line for line in said(HEAD + text + LOOP) if line.isalpha()] == ["whole", "whole"]
 
 
 def test_functions_that_return_what_is_their_own_may_be_handed_over_and_kept(said) -> None:

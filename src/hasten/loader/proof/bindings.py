@@ -9,12 +9,14 @@ from hasten.loader.proof.aliases import container_of
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _PUTTING_INTO_FIRST = words(
     "setattr heappush heappushpop heapreplace insort insort_left insort_right setitem iadd "
     "__setattr__"
 )
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp,
+          ast.GeneratorExp)  # fmt: skip
 _PUTTING = words("append add insert extend update put appendleft setdefault push put_nowait")
 
 
@@ -98,3 +100,33 @@ def stored(nodes: Iterable[ast.AST]) -> set[str]:
     return {
         node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
+
+
+def can_reach(
+    binding: ast.Name, use: ast.Name, parents: Mapping[int, ast.AST], function: ast.AST | None
+) -> bool:
+    """Return whether a variable may have what a place binds it to when it is used in another.
+
+    A place is before another if it is so in the text, or if a loop is around both. What a function
+    within the function does may happen at any time.
+    """
+    loops, around = _loops_around(binding, parents, function), _loops_around(use, parents, function)
+    if loops is None or around is None or not hasattr(binding, "lineno"):
+        return True
+    is_before = (binding.lineno, binding.col_offset) < (use.lineno, use.col_offset)
+    return is_before or not loops.isdisjoint(around)
+
+
+def _loops_around(
+    node: ast.AST, parents: Mapping[int, ast.AST], function: ast.AST | None
+) -> set[int] | None:
+    """Return the loops around a node, by their ids; None within a function of the function."""
+    loops = set()
+    above = parents.get(id(node))
+    while above is not None and above is not function:
+        if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            return None
+        if isinstance(above, _LOOPS):
+            loops.add(id(above))
+        above = parents.get(id(above))
+    return loops
