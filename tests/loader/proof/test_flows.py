@@ -457,22 +457,24 @@ def advance(): trainer.fit(net)
     assert said(HEAD + text + LOOP) == ["whole", "whole"]
 
 
-def test_a_list_of_results_may_become_an_array_that_the_dataset_scales(said) -> None:
+def test_a_list_of_results_may_become_an_array(said) -> None:
     text = """
-class Scaled(Rows):
-    def inverse(self, values): return values * self.gain
-rows = Scaled()
+KINDS = {"rows": Rows}
+rows = Rows()
+def pair():
+    Kind = KINDS["rows"]
+    data = Kind()
+    return data, DataLoader(data, batch_size=4)
 def evaluate():
-    found, errors = [], np.zeros(3)
-    for x in loader:
-        found.append(x.numpy())
-        errors[0] += 1
-    found = loader.dataset.inverse(np.concatenate(found)).reshape(-1, 1)
-    errors = loader.dataset.inverse(errors)
-    return found, errors
-def advance(): print(len(evaluate()))
+    data, batches = pair()
+    found = []
+    for x in batches: found.append(x.numpy())
+    found = np.array(found)
+    found = found.reshape(-1)
+    return len(found)
+def advance(): evaluate()
 """
-    assert [line for line in said(HEAD + text + LOOP) if line.isalpha()] == ["whole", "whole"]
+    assert said(HEAD + text + LOOP) == ["whole", "whole"]
 
 
 def test_functions_that_return_what_is_their_own_may_be_handed_over_and_kept(said) -> None:
