@@ -2,8 +2,8 @@
 
 Helps: datasets that decode, decompress or compute the same samples in every pass: folders of
     images, from the second pass on. Random transforms that follow still run each time.
-Hurts: memory, up to the setting; the first pass, which stores the samples (half the speed on
-    two scripts with small pictures).
+Hurts: memory, up to the setting; the first pass, which stores the samples (half to two
+    thirds of the speed on scripts with small pictures).
 Maths: exact. A sample is kept where it draws nothing and is the same when made twice, up to its
     first random transform; of one that draws in code of the script's own, the JPEG and PNG files
     that Pillow opens are kept decoded. It is dropped when its files or the dataset change.
