@@ -87,6 +87,38 @@ def advance():
         found[0] = 9.0
         found = loader.dataset.table
 """,
+    "a list that is written by what runs later": """
+rows = Rows()
+def advance():
+    found = []
+    late = (found.fill(9.0) for _ in range(1))
+    found = loader.dataset.table
+    list(late)
+""",
+    "a list in the same statement": """
+rows = Rows()
+def advance():
+    found = []
+    found[0] = 9.0 if (found := loader.dataset.table) is not None else 8.0
+""",
+    "a list that a pattern may replace": """
+rows = Rows()
+def advance():
+    found = []
+    match loader.dataset:
+        case Rows(table=found): pass
+    found[0] = 9.0
+""",
+    "what an asynchronous loop gives": """
+rows = Rows()
+async def each(): yield loader.dataset.table
+async def write():
+    async for found in each(): found[0] = 9.0
+def advance():
+    steps = write()
+    try: steps.send(None)
+    except StopIteration: pass
+""",
     "a variable of a comprehension": """
 rows = Rows()
 def advance():

@@ -9,14 +9,15 @@ from hasten.loader.proof.aliases import container_of
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 _PUTTING_INTO_FIRST = words(
     "setattr heappush heappushpop heapreplace insort insort_left insort_right setitem iadd "
     "__setattr__"
 )
-_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp,
-          ast.GeneratorExp)  # fmt: skip
+_FOR = (ast.For, ast.AsyncFor)
+_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.ListComp,
+          ast.SetComp, ast.DictComp, ast.GeneratorExp)  # fmt: skip
 _PUTTING = words("append add insert extend update put appendleft setdefault push put_nowait")
 
 
@@ -71,7 +72,7 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
         return [(target, node.value, passes) for target in node.targets]
     if isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
         return [(node.target, node.value, False)]
-    if isinstance(node, (ast.For, ast.comprehension)):
+    if isinstance(node, (*_FOR, ast.comprehension)):
         return [(node.target, node.iter, True)]
     if isinstance(node, ast.Match):
         names = [
@@ -102,31 +103,48 @@ def stored(nodes: Iterable[ast.AST]) -> set[str]:
     }
 
 
-def can_reach(
-    binding: ast.Name, use: ast.Name, parents: Mapping[int, ast.AST], function: ast.AST | None
-) -> bool:
-    """Return whether a variable may have what a place binds it to when it is used in another.
+def is_own_list(use: ast.Name, nodes: Sequence[ast.AST], parents: Mapping[int, ast.AST]) -> bool:
+    """Return whether a variable of a function is still a list that the function began empty.
 
-    A place is before another if it is so in the text, or if a loop is around both. What a function
-    within the function does may happen at any time.
+    So it is if whatever else the variable is set to is set by a plain statement that stands behind
+    the use, in no loop with it.
+
+    Args:
+        use: the variable where it is used.
+        nodes: all of the function.
+        parents: what each of them is in, by the node's id.
     """
-    loops, around = _loops_around(binding, parents, function), _loops_around(use, parents, function)
-    if loops is None or around is None or not hasattr(binding, "lineno"):
-        return True
-    is_before = (binding.lineno, binding.col_offset) < (use.lineno, use.col_offset)
-    return is_before or not loops.isdisjoint(around)
+    name, loops = use.id, _loops_around(use, parents)
+    if loops is None or any(name in _named(node) for node in nodes):
+        return False
+    begun = False
+    for node in nodes:
+        if not isinstance(node, ast.Name) or node.id != name or isinstance(node.ctx, ast.Load):
+            continue
+        statement, around = parents.get(id(node)), _loops_around(node, parents)
+        if around is None or not isinstance(statement, ast.Assign) or statement.targets != [node]:
+            return False
+        is_before = node.lineno < use.lineno
+        is_empty = isinstance(statement.value, ast.List) and not statement.value.elts
+        if not is_empty and (is_before or node.lineno == use.lineno or loops & around):
+            return False
+        begun |= is_empty and is_before
+    return begun
 
 
-def _loops_around(
-    node: ast.AST, parents: Mapping[int, ast.AST], function: ast.AST | None
-) -> set[int] | None:
-    """Return the loops around a node, by their ids; None within a function of the function."""
+def _named(node: ast.AST) -> set[str | None]:
+    """Return what a node names in a string: an exception, a module, a pattern, a function."""
+    return {getattr(node, kind, None) for kind in ("name", "asname", "rest", "arg")}
+
+
+def _loops_around(node: ast.AST, parents: Mapping[int, ast.AST]) -> set[int] | None:
+    """Return the loops around a node, by their ids; None within code that may run another time."""
     loops = set()
     above = parents.get(id(node))
-    while above is not None and above is not function:
-        if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+    while above is not None:
+        if isinstance(above, _INNER):
             return None
-        if isinstance(above, _LOOPS):
+        if isinstance(above, (*_FOR, ast.While)):
             loops.add(id(above))
         above = parents.get(id(above))
     return loops

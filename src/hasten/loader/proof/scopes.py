@@ -10,8 +10,8 @@ from hasten.loader.proof.bindings import (
     bindings,
     called,
     callee,
-    can_reach,
     imported,
+    is_own_list,
     puts,
     stored,
 )
@@ -229,27 +229,15 @@ class VariableScope:
         return level(self, node) > FAR
 
     def is_read(self, node: ast.AST) -> bool:
-        """Return whether an expression may be what items read, or a part of it, when it is reached.
+        """Return whether an expression may be what items read, or a part of it.
 
-        A variable may be bound to that only later, as a list of results that becomes an array.
+        A list of results is not, though the same variable is an array of them later.
         """
         if level(self, node) != NEAR or self.is_loader(node):
             return False
-        if not isinstance(node, ast.Name) or not self._is_only_bound(node.id):
+        if self.unit.frame is not None or not isinstance(node, ast.Name):
             return True
-        return any(
-            can_reach(one, node, self.parents, self.unit.function)
-            for target, source, iterates in self._bindings
-            if self._given_by(source, iterates=iterates)
-            for one in ast.walk(target) if isinstance(one, ast.Name) and one.id == node.id
-        )  # fmt: skip
-
-    def _is_only_bound(self, name: str) -> bool:
-        """Return whether only statements of a function, which has not begun, bind a variable."""
-        others = {*self.parameters, *self._imported, *self._defined}
-        others |= {node.name for node in self.nodes
-                   if isinstance(node, ast.ExceptHandler) and node.name}  # fmt: skip
-        return self.unit.frame is None and name in self._own - others
+        return node.id not in self._own or not is_own_list(node, self.nodes, self.parents)
 
     def is_loader(self, node: ast.AST) -> bool:
         """Return whether an expression is a loader, or gives what a loader gives."""
