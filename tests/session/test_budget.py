@@ -139,8 +139,9 @@ def tuned(monkeypatch, tmp_path):
     ) -> Tuned:  # fmt: skip
         def cost(plan):
             seconds = step_s * (3.0 if script.spent_s > slow_from_s else 1.0)
-            for name, _ in plan.settings:
-                seconds /= gains[name]
+            for name, setting in plan.settings:
+                gain = gains[name]  # one for each setting, or one for all
+                seconds /= gain[setting] if isinstance(gain, dict) else gain
             return seconds
 
         script = FakeScript(cost=cost, start_s=start_s, **({"noise": steady(0.02)} | details))

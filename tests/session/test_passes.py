@@ -213,3 +213,34 @@ def test_rare_long_steps_lessen_the_gain_of_the_whole_training(tuned, monkeypatc
     ).tuning  # fmt: skip
     assert seen.speedup.mid_ratio == pytest.approx(1.3, rel=0.03)
     assert 1.15 < seen.passes.whole.mid_ratio < 1.25
+
+
+@pytest.mark.parametrize(("life_count", "is_kept"), [(200, False), (2000, True)])
+def test_what_a_stop_leaves_is_judged_though_a_setting_beside_the_samples_has_changed(
+    tuned, monkeypatch, life_count, is_kept
+) -> None:
+    """The race that brought them in had another setting of the lever beside them."""
+    races, race = [], Races.race
+
+    def stopped(self, *args, **details):
+        if len(races) == 4:
+            raise KeyboardInterrupt
+        races.append(race(self, *args, **details))
+        return races[-1]
+
+    speedups = {2: 1.2, 4: 1.4, 8: 1.4}
+    workers = replace(
+        KEEPS, name="workers", settings=lambda context: tuple(speedups), warms_cache=False,
+        promising=lambda context: True,
+    )  # fmt: skip
+    levers = {"keeps": replace(KEEPS, promising=lambda context: True), "workers": workers}
+    monkeypatch.setattr(Races, "race", stopped)
+    plant(monkeypatch, levers)
+    monkeypatch.setattr(budget, "LEVERS", levers)
+    seen = tuned(
+        300.0, step_s=0.02, start_s=2.0, gains={"keeps": 2.0, "workers": speedups},
+        traits=fed(pass_batch_count=50), life_count=life_count,
+        first_pass_s=lambda plan: 2.6 if dict(plan.settings).get("keeps") else 0.0,
+    ).tuning  # fmt: skip
+    assert ("keeps" in seen.plan.levers) == is_kept
+    assert dict(seen.plan.settings)["workers"] == 4

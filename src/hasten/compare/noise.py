@@ -70,7 +70,7 @@ def plan_pairs(noise: Noise, *, wanted_ratio: float, budget_s: float) -> int:
     Never fewer than 6: no interval of fewer pairs could say anything.
     """
     needed = _FIXED + ceil((_POWER * noise.sd_ratio / log1p(wanted_ratio)) ** 2)
-    return max(_FEWEST, min(needed, int(budget_s / noise.pair_s)))
+    return max(_FEWEST, int(min(needed, budget_s / noise.pair_s)))
 
 
 def confirming_pairs(

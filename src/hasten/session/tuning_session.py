@@ -228,7 +228,9 @@ class TuningSession:
         rest, doubts = plan, dict(self._doubtful(plan))
         history = self._driver.history
         filled = [seen for seen in history if filling(seen.candidate).levers - seen.baseline.levers]
-        seen = last_about(plan, filled)  # a later race shows only what came on top
+        own = set(filling(plan).settings)  # a later race shows only what came on top
+        alike = (seen for seen in reversed(filled) if set(filling(seen.candidate).settings) <= own)
+        seen = last_about(plan, filled) or next(alike, None)
         if seen is not None and seen.pairs and unpaid(settlement.passes(plan, seen)):
             doubts["its first pass takes longer than steps gain"] = filling(plan)
         doubts["its race did not settle that"] = sharing_cpus(self._decisions.unshown(plan))
