@@ -134,7 +134,11 @@ def read_line(line: str) -> tuple[str, str | None, list[str]]:
     >>> read_line("profile --cells '1-3 5' --steps 20")
     ('profile', '1-3 5', ['--steps', '20'])
     """
-    verb, *options = shlex.split(line.replace(f"{_CELLS}=", f"{_CELLS} ")) or [""]
+    words = [
+        part for word in shlex.split(line)
+        for part in (word.split("=", 1) if word.startswith(f"{_CELLS}=") else [word])
+    ]  # fmt: skip
+    verb, *options = words or [""]
     if _CELLS not in options[:-1]:
         return verb, None, options
     place = options.index(_CELLS)

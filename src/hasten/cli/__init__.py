@@ -122,7 +122,7 @@ def profile(
     from hasten.report import document
     from hasten.report.combined_watcher import CombinedWatcher
 
-    check_outputs(json, html, None if on_stdout(events) else events)
+    check_outputs(json, html, events=events)
     options = api.options(
         settings=_settings(lever, device), assume=assume or (), step_count=steps,
         startup_timeout_s=_seconds("--startup-timeout", patience), sandbox=not unprotected,
@@ -168,7 +168,7 @@ def tune(
     from hasten.report.combined_watcher import CombinedWatcher
 
     path = plan or PLAN
-    check_outputs(json, html, path, None if on_stdout(events) else events)
+    check_outputs(json, html, path, events=events)
     options = api.options(
         budget_s=_seconds("--budget", budget),
         first_s=args.FIRST_ANSWER_S if budget == args.BUDGET else inf,

@@ -65,7 +65,7 @@ def _table(path: Path) -> Mapping[str, Any]:
 
     try:
         text = path.read_bytes()
-        tool = tomllib.loads(text.decode()).get("tool")
+        tool = tomllib.loads(text.decode("utf-8-sig")).get("tool")
     except OSError:
         return {}
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or nested too deeply

@@ -205,20 +205,24 @@ def _snippets(tuning: Tuning) -> Mapping[str, str]:
     return {name: by_hand(known[name], s, tuning.traits) for name, s in settings if name in known}
 
 
-def check_outputs(*paths: Path | None, plan: Path | None = None) -> None:
+def check_outputs(
+    *paths: Path | None, plan: Path | None = None, events: Path | None = None
+) -> None:
     """Fail at the start, rather than after minutes of work, if a result cannot be written.
 
     Args:
         paths: where the results go; None for those that nobody asked for.
         plan: the plan file, which none of them may replace.
+        events: where the stream of events goes. It is opened at once, so nothing else is checked.
     """
-    from hasten.report.files import check_writable
+    from hasten.report.files import check_writable, descriptor
 
     known = set() if plan is None else {os.path.realpath(plan)}
-    for path in paths:
-        if path is None:
+    for path in (*paths, events):
+        if path is None or (path is events and (on_stdout(path) or descriptor(path) is not None)):
             continue
-        check_writable(path)
+        if path is not events:
+            check_writable(path)
         place = os.path.realpath(path)  # `Path.resolve` raises where a link leads to itself
         if place in known and (os.path.isfile(place) or not os.path.exists(place)):
             problem = f"{shown(path)} is the plan, or is named for another output too."

@@ -10,7 +10,7 @@ from pathlib import Path
 from hasten.errors import UsageError, reason_of
 
 REMEDY = "Name another place for it, or make this one writable."
-_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/(?:fd/(?P<number>\d+)|(?P<name>stdout|stderr))")
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/(?:fd/(?P<number>\d{1,9})|(?P<name>stdout|stderr))")
 
 
 def check_writable(path: Path) -> None:
