@@ -10,18 +10,18 @@ again.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from claims import build, race
-from figures import machine_line, ratio_cell
-from ranks import ONE_THREAD
+from claims import race
+from figures import ratio_cell
+from ranks import ONE_THREAD, parser_of, write_page
+
+if TYPE_CHECKING:
+    import argparse
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "planted" / "branches.py")
@@ -80,26 +80,7 @@ def page(kept: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure what has not been measured yet, and write the page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--setting", default=f"{len(os.sched_getaffinity(0))}x1")
-    parser.add_argument("--out", type=Path, default=HERE)
-    asked = parser.parse_args()
-    settings = {"machine": machine_line(), "build": build(), "rounds": asked.rounds,
-                "setting": asked.setting}  # fmt: skip
-    file = asked.out / "branches.json"
-    kept = json.loads(file.read_text()) if file.exists() else settings | {"rows": {}}
-    if any(kept[name] != value for name, value in settings.items()):
-        raise SystemExit(f"{file} was begun with other settings. Take another --out, or delete it.")
-    for name in MODELS:
-        if name not in kept["rows"]:
-            print(name, flush=True)
-            kept["rows"][name] = measure(name, asked)
-            file.write_text(json.dumps(kept, indent=1) + "\n")
-            (asked.out / "branches.md").write_text(page(kept))
-    print((asked.out / "branches.md").read_text())
+    write_page("branches", MODELS, parser_of(__doc__).parse_args(), measure, page)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,13 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from claims import build, race, tune
 from figures import machine_line, ratio_cell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 HERE = Path(__file__).parent
 MODELS = (
@@ -79,30 +82,45 @@ def page(kept: dict[str, Any]) -> str:
     return told + "\nReproduce with `make bench-ranks`.\n"
 
 
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the options that benchmarks of planted models share."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--setting", default=f"{len(os.sched_getaffinity(0))}x1")
+    parser.add_argument("--out", type=Path, default=HERE)
+    return parser
+
+
+def write_page(
+    name: str,
+    models: Sequence[str],
+    asked: argparse.Namespace,
+    measure: Callable[[str, argparse.Namespace], dict[str, Any]],
+    page: Callable[[dict[str, Any]], str],
+) -> None:
+    """Measure the models that have not been measured yet, and write the page after each."""
+    told = {option: value for option, value in vars(asked).items() if option != "out"}
+    settings = {"machine": machine_line(), "build": build()} | told
+    file = asked.out / f"{name}.json"
+    kept = json.loads(file.read_text()) if file.exists() else settings | {"rows": {}}
+    if any(kept[option] != value for option, value in settings.items()):
+        raise SystemExit(f"{file} was begun with other settings. Take another --out, or delete it.")
+    for model in models:
+        if model not in kept["rows"]:
+            print(model, flush=True)
+            kept["rows"][model] = measure(model, asked)
+            file.write_text(json.dumps(kept, indent=1) + "\n")
+            file.with_suffix(".md").write_text(page(kept))
+    print(file.with_suffix(".md").read_text())
+
+
 def main() -> None:
     """Measure what has not been measured yet, and write the page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    cores = len(os.sched_getaffinity(0))
+    parser = parser_of(__doc__)
     parser.add_argument("--budget", default="60s")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--setting", default=f"{cores}x1")
-    parser.add_argument("--out", type=Path, default=HERE)
-    asked = parser.parse_args()
-    settings = {"machine": machine_line(), "build": build(), "budget": asked.budget,
-                "rounds": asked.rounds, "setting": asked.setting}  # fmt: skip
-    file = asked.out / "ranks.json"
-    kept = json.loads(file.read_text()) if file.exists() else settings | {"rows": {}}
-    if any(kept[name] != value for name, value in settings.items()):
-        raise SystemExit(f"{file} was begun with other settings. Take another --out, or delete it.")
-    for name in MODELS:
-        if name not in kept["rows"]:
-            print(name, flush=True)
-            kept["rows"][name] = measure(name, asked)
-            file.write_text(json.dumps(kept, indent=1) + "\n")
-            (asked.out / "ranks.md").write_text(page(kept))
-    print((asked.out / "ranks.md").read_text())
+    write_page("ranks", MODELS, parser.parse_args(), measure, page)
 
 
 if __name__ == "__main__":
