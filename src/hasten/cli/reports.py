@@ -217,12 +217,13 @@ def check_outputs(
     """
     from hasten.report.files import check_writable, descriptor
 
+    written = [path for path in paths if path is not None]
+    for path in written:
+        check_writable(path)
+    if events is not None and not on_stdout(events) and descriptor(events) is None:
+        written.append(events)
     known = set() if plan is None else {os.path.realpath(plan)}
-    for path in (*paths, events):
-        if path is None or (path is events and (on_stdout(path) or descriptor(path) is not None)):
-            continue
-        if path is not events:
-            check_writable(path)
+    for path in written:
         place = os.path.realpath(path)  # `Path.resolve` raises where a link leads to itself
         if place in known and (os.path.isfile(place) or not os.path.exists(place)):
             problem = f"{shown(path)} is the plan, or is named for another output too."
