@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import py_compile
@@ -257,6 +258,26 @@ def test_a_fault_of_ours_is_one_sentence_and_its_traceback_is_kept(session, proj
     assert "Traceback" in hasten_with("tune", "train.py").output
 
 
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/full"), "no space left on device (/"),
+        (OSError(errno.EMFILE, "Too many open files"), "too many open files."),
+        (OSError(errno.ENFILE, "Too many open files in system"), "open files in system."),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "unavailable."),
+    ],
+)
+def test_what_the_system_is_short_of_is_no_bug_of_ours(session, project, error, sentence):
+    session.error = error
+    done = hasten_with("tune", "train.py")
+    problem, remedy = done.stderr.splitlines()[-2:]
+    assert done.exit_code == 1
+    assert problem.startswith("hasten: The system ran short: ")
+    assert sentence in problem
+    assert remedy.endswith(", and try again.")
+    assert not (project / "cache" / "hasten" / "traceback.txt").exists()
+
+
 def test_where_a_traceback_cannot_be_kept_it_is_printed(session, project, monkeypatch):
     (project / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(project / "file"))
@@ -502,6 +523,17 @@ def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monke
     assert done.exit_code == 2
     assert "The working folder was removed." in done.stderr
     assert "Change into a folder that exists." in done.stderr
+    monkeypatch.chdir(project)
+
+
+def test_what_needs_no_folder_works_in_one_that_was_removed(session, project, monkeypatch):
+    gone = project / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for words in (["levers", "--help"], ["tune", "--help"], ["findings"], ["doctor"]):
+        done = hasten_with(*words)
+        assert (done.exit_code, done.stderr) == (0, ""), words
     monkeypatch.chdir(project)
 
 

@@ -33,7 +33,7 @@ from hasten.cli.submission import submit
 from hasten.errors import PlanError, ScriptFailed, UsageError, shown
 from hasten.records import Effect, Plan, Progress, Workload
 from hasten.units import parse_duration
-from hasten.workload import interpreter, read_workload, working_folder
+from hasten.workload import interpreter, read_workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,7 +74,10 @@ def _hasten(
     from hasten.cli.defaults import read_defaults
 
     try:
-        folder = Path(working_folder())
+        folder = Path(os.getcwd())
+    except FileNotFoundError:  # a command that needs the folder says that it was removed
+        return
+    try:
         context.default_map = read_defaults(context.command, folder)  # type: ignore[arg-type]
     except UsageError as error:
         say(error.problem, error.remedy)
@@ -293,7 +296,7 @@ def _telling(context: typer.Context, path: Path | None, workload: Workload) -> I
         try:
             yield events
         except ScriptFailed as error:
-            raise faults.explained(error, context) from error.__cause__
+            raise (faults.explained(error, context) or error) from error.__cause__
     if events.lost:
         say(f"The events in {path} end early: {events.lost}.")
 

@@ -12,6 +12,7 @@ import typer
 
 from hasten.cli.arguments import Html, Json, say
 from hasten.errors import HastenError, UsageError, shown
+from hasten.workload import working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -219,6 +220,8 @@ def check_outputs(
 
     written = [path for path in paths if path is not None]
     for path in written:
+        if not path.is_absolute():
+            working_folder()
         check_writable(path)
     if events is not None and not on_stdout(events) and descriptor(events) is None:
         written.append(events)
