@@ -139,7 +139,8 @@ def project(tmp_path, monkeypatch):
         )
     }
     plant(monkeypatch, known)
-    (tmp_path / "train.py").write_text("print('training')\n")
+    for name in ("train.py", "old.py"):
+        (tmp_path / name).write_text("print('training')\n")
     return tmp_path
 
 
@@ -422,7 +423,8 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["tune", "--set", "x=1", "train.py"], "Unknown levers: x."),
         (["tune", "--only", "x", "train.py"], "Unknown levers: x."),
         (["tune", "--json", ".", "train.py"], "Cannot write .: it is a folder."),
-        (["tune", "--plan", "train.py", "train.py"], "train.py is there already"),
+        (["tune", "--plan", "train.py", "--force", "train.py"], "train.py is the plan, its report"),
+        (["tune", "--plan", "old.py", "train.py"], "old.py is there already"),
         (["profile", "gone.py"], "Cannot find the script gone.py."),
         (["run", "train.py"], "There is no plan: hasten.toml is not in this folder."),
         (["run", "--plan", "gone.toml", "train.py"], "There is no plan at gone.toml."),
@@ -443,11 +445,19 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         ),
         (["report", "--edits", "--html", "p.html"], "it cannot go with --html."),
         (["report", "--edits", "--json", "a", "--html", "b"], "with --json, --html."),
-        (["report", "--html", "hasten.toml"], "hasten.toml is the plan, or is named for another"),
-        (["tune", "--html", "hasten.toml", "train.py"], "hasten.toml is the plan, or is named"),
-        (["profile", "--json", "a", "--html", "a", "train.py"], "a is the plan, or is named for"),
-        (["profile", "--json", "a", "--log-jsonl", "a", "train.py"], "a is the plan, or is named"),
-        (["tune", "--log-jsonl", "hasten.toml", "train.py"], "hasten.toml is the plan, or is"),
+        (["report", "--html", "hasten.toml"], "hasten.toml is the plan, its report, a script"),
+        (["tune", "--html", "hasten.toml", "train.py"], "hasten.toml is the plan, its report"),
+        (
+            ["profile", "--json", "a", "--html", "a", "train.py"],
+            "a is the plan, its report, a script",
+        ),
+        (["profile", "--json", "a", "--log-jsonl", "a", "train.py"], "a is the plan, its report"),
+        (["tune", "--log-jsonl", "hasten.toml", "train.py"], "hasten.toml is the plan, its"),
+        (["tune", "--log-jsonl", "hasten-report.txt", "train.py"], "is the plan, its report"),
+        (["tune", "--json", "hasten-unconfirmed.toml", "train.py"], "is the plan, its report"),
+        (["tune", "--html", "a-unconfirmed-report.txt", "-o", "a.toml", "train.py"], "its report"),
+        (["profile", "--log-jsonl", "train.py", "train.py"], "its report, a script or"),
+        (["profile", "--json", "train.py", "--", "bash", "-c", "x", "train.py"], "a script or"),
         (["levers", "x"], "There is no lever called x."),
         (["findings", "x"], "There is no finding called x."),
     ],

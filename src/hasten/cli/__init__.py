@@ -33,7 +33,7 @@ from hasten.cli.submission import submit
 from hasten.errors import PlanError, ScriptFailed, UsageError, shown
 from hasten.records import Effect, Plan, Progress, Workload
 from hasten.units import parse_duration
-from hasten.workload import interpreter, read_workload
+from hasten.workload import interpreter, read_workload, scripts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -125,7 +125,7 @@ def profile(
     from hasten.report import document
     from hasten.report.combined_watcher import CombinedWatcher
 
-    check_outputs(json, html, events=events)
+    check_outputs(json, html, events=events, kept=scripts(script))
     options = api.options(
         settings=_settings(lever, device), assume=assume or (), step_count=steps,
         startup_timeout_s=_seconds("--startup-timeout", patience), sandbox=not unprotected,
@@ -171,7 +171,8 @@ def tune(
     from hasten.report.combined_watcher import CombinedWatcher
 
     path = plan or PLAN
-    check_outputs(json, html, path, events=events)
+    kept = [*plan_places.beside(path), *scripts(script)]
+    check_outputs(json, html, path, events=events, kept=kept)
     options = api.options(
         budget_s=_seconds("--budget", budget),
         first_s=args.FIRST_ANSWER_S if budget == args.BUDGET else inf,

@@ -15,7 +15,7 @@ from hasten.errors import HastenError, UsageError, shown
 from hasten.workload import working_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from rich.console import Console, RenderableType
 
@@ -53,7 +53,7 @@ def report(
         _refuse_beside_edits(context, json=json, html=html)
         _print_edits(*_recalled(plan))
         return
-    check_outputs(json, html, plan=plan)
+    check_outputs(json, html, kept=[plan])
     tuning, plan_path = _recalled(plan)
     print_page(_page(tuning, plan_path, full=full))
     told = tuning_document(tuning)
@@ -207,14 +207,14 @@ def _snippets(tuning: Tuning) -> Mapping[str, str]:
 
 
 def check_outputs(
-    *paths: Path | None, plan: Path | None = None, events: Path | None = None
+    *paths: Path | None, events: Path | None = None, kept: Iterable[Path] = ()
 ) -> None:
     """Fail at the start, rather than after minutes of work, if a result cannot be written.
 
     Args:
         paths: where the results go; None for those that nobody asked for.
-        plan: the plan file, which none of them may replace.
         events: where the stream of events goes. It is opened at once, so nothing else is checked.
+        kept: files that none of them may replace.
     """
     from hasten.report.files import check_writable, descriptor
 
@@ -225,11 +225,11 @@ def check_outputs(
         check_writable(path)
     if events is not None and not on_stdout(events) and descriptor(events) is None:
         written.append(events)
-    known = set() if plan is None else {os.path.realpath(plan)}
+    known = set(map(os.path.realpath, kept))
     for path in written:
         place = os.path.realpath(path)  # `Path.resolve` raises where a link leads to itself
         if place in known and (os.path.isfile(place) or not os.path.exists(place)):
-            problem = f"{shown(path)} is the plan, or is named for another output too."
+            problem = f"{shown(path)} is the plan, its report, a script or another output too."
             raise UsageError(problem, remedy="Choose another file.")
         known.add(place)
 
