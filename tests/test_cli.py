@@ -759,10 +759,13 @@ def test_a_plan_that_cannot_be_written_costs_no_answer(session, monkeypatch):
         raise UsageError("Cannot write it.", remedy="Make room.")
 
     monkeypatch.setattr("hasten.report.plan_writing.write_plan", refuse)
-    done = hasten_with("tune", "train.py")
+    done = hasten_with("tune", "--json", "r.json", "train.py")
     assert done.exit_code == 2
     assert "1.20x faster." in done.stdout
     assert "Cannot write it." in done.stderr
+    assert "1.20x" in Path("hasten-report.txt").read_text()
+    assert Path("r.json").is_file()
+    assert "1.20x faster." in hasten_with("report").stdout
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing(session, project):
