@@ -842,6 +842,7 @@ def test_levers_by_hand_need_no_plan_of_another_script(session):
     done = hasten_with("run", "--set", "compile=max", "eval.py")
     assert done.exit_code == 0, done.output
     assert "hasten.toml is the plan of train.py: only what was set by hand" in done.output
+    assert not hasten_with("run", "--quiet", "--set", "compile=max", "eval.py").output
     assert dict(session.calls[-1][2].settings) == {"compile": "max"}
     assert hasten_with("run", "--plan", "hasten.toml", "eval.py").exit_code == 2
 

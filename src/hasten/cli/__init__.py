@@ -223,7 +223,8 @@ def run(
     settings = _settings(lever, device)
     options = api.options(settings=settings, assume=assume or ())
     is_choice = plan is not None or not settings or force
-    if other := "" if is_choice else plan_file.other_script(PLAN, workload):
+    other = "" if is_choice else plan_file.other_script(PLAN, workload)
+    if other and not quiet:
         say(f"{PLAN} is the plan of {other}: only what was set by hand is used.")
     if is_choice or (os.path.exists(PLAN) and not other):
         saved, envelope = _chosen_plan(workload, plan or PLAN, force=force, quiet=quiet)
