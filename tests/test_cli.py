@@ -926,6 +926,17 @@ def test_python_m_hasten_is_the_same_program(project):
     assert "There is no lever called no_such_lever." in done.stderr
 
 
+def test_cards_are_shown_by_a_python_without_docstrings(project):
+    for words in (["levers"], ["levers", "ranks"]):
+        command = [sys.executable, "-OO", "-m", "hasten", *words]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False,
+            env={"PYTHONPATH": str(Path(hasten.__file__).parents[1]), "COLUMNS": "200"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "compute each batch in several processes" in done.stdout
+
+
 def test_python_m_hasten_says_that_its_folder_was_removed(project):
     command = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m hasten report"
     done = subprocess.run(
