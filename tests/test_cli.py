@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import py_compile
@@ -138,7 +139,8 @@ def project(tmp_path, monkeypatch):
         )
     }
     plant(monkeypatch, known)
-    (tmp_path / "train.py").write_text("print('training')\n")
+    for name in ("train.py", "old.py"):
+        (tmp_path / name).write_text("print('training')\n")
     return tmp_path
 
 
@@ -255,6 +257,26 @@ def test_a_fault_of_ours_is_one_sentence_and_its_traceback_is_kept(session, proj
     assert "ZeroDivisionError" in kept.read_text()
     monkeypatch.setenv("HASTEN_DEBUG", "1")
     assert "Traceback" in hasten_with("tune", "train.py").output
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/full"), "no space left on device (/"),
+        (OSError(errno.EMFILE, "Too many open files"), "too many open files."),
+        (OSError(errno.ENFILE, "Too many open files in system"), "open files in system."),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "unavailable."),
+    ],
+)
+def test_what_the_system_is_short_of_is_no_bug_of_ours(session, project, error, sentence):
+    session.error = error
+    done = hasten_with("tune", "train.py")
+    problem, remedy = done.stderr.splitlines()[-2:]
+    assert done.exit_code == 1
+    assert problem.startswith("hasten: The system ran short: ")
+    assert sentence in problem
+    assert remedy.endswith(", and try again.")
+    assert not (project / "cache" / "hasten" / "traceback.txt").exists()
 
 
 def test_where_a_traceback_cannot_be_kept_it_is_printed(session, project, monkeypatch):
@@ -401,7 +423,8 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["tune", "--set", "x=1", "train.py"], "Unknown levers: x."),
         (["tune", "--only", "x", "train.py"], "Unknown levers: x."),
         (["tune", "--json", ".", "train.py"], "Cannot write .: it is a folder."),
-        (["tune", "--plan", "train.py", "train.py"], "train.py is there already"),
+        (["tune", "--plan", "train.py", "--force", "train.py"], "train.py is the plan, its report"),
+        (["tune", "--plan", "old.py", "train.py"], "old.py is there already"),
         (["profile", "gone.py"], "Cannot find the script gone.py."),
         (["run", "train.py"], "There is no plan: hasten.toml is not in this folder."),
         (["run", "--plan", "gone.toml", "train.py"], "There is no plan at gone.toml."),
@@ -422,11 +445,19 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         ),
         (["report", "--edits", "--html", "p.html"], "it cannot go with --html."),
         (["report", "--edits", "--json", "a", "--html", "b"], "with --json, --html."),
-        (["report", "--html", "hasten.toml"], "hasten.toml is the plan, or is named for another"),
-        (["tune", "--html", "hasten.toml", "train.py"], "hasten.toml is the plan, or is named"),
-        (["profile", "--json", "a", "--html", "a", "train.py"], "a is the plan, or is named for"),
-        (["profile", "--json", "a", "--log-jsonl", "a", "train.py"], "a is the plan, or is named"),
-        (["tune", "--log-jsonl", "hasten.toml", "train.py"], "hasten.toml is the plan, or is"),
+        (["report", "--html", "hasten.toml"], "hasten.toml is the plan, its report, a script"),
+        (["tune", "--html", "hasten.toml", "train.py"], "hasten.toml is the plan, its report"),
+        (
+            ["profile", "--json", "a", "--html", "a", "train.py"],
+            "a is the plan, its report, a script",
+        ),
+        (["profile", "--json", "a", "--log-jsonl", "a", "train.py"], "a is the plan, its report"),
+        (["tune", "--log-jsonl", "hasten.toml", "train.py"], "hasten.toml is the plan, its"),
+        (["tune", "--log-jsonl", "hasten-report.txt", "train.py"], "is the plan, its report"),
+        (["tune", "--json", "hasten-unconfirmed.toml", "train.py"], "is the plan, its report"),
+        (["tune", "--html", "a-unconfirmed-report.txt", "-o", "a.toml", "train.py"], "its report"),
+        (["profile", "--log-jsonl", "train.py", "train.py"], "its report, a script or"),
+        (["profile", "--json", "train.py", "--", "bash", "-c", "x", "train.py"], "a script or"),
         (["levers", "x"], "There is no lever called x."),
         (["findings", "x"], "There is no finding called x."),
     ],
@@ -502,6 +533,17 @@ def test_a_working_folder_that_was_removed_is_a_sentence(session, project, monke
     assert done.exit_code == 2
     assert "The working folder was removed." in done.stderr
     assert "Change into a folder that exists." in done.stderr
+    monkeypatch.chdir(project)
+
+
+def test_what_needs_no_folder_works_in_one_that_was_removed(session, project, monkeypatch):
+    gone = project / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for words in (["levers", "--help"], ["tune", "--help"], ["findings"], ["doctor"]):
+        done = hasten_with(*words)
+        assert (done.exit_code, done.stderr) == (0, ""), words
     monkeypatch.chdir(project)
 
 
@@ -717,10 +759,13 @@ def test_a_plan_that_cannot_be_written_costs_no_answer(session, monkeypatch):
         raise UsageError("Cannot write it.", remedy="Make room.")
 
     monkeypatch.setattr("hasten.report.plan_writing.write_plan", refuse)
-    done = hasten_with("tune", "train.py")
+    done = hasten_with("tune", "--json", "r.json", "train.py")
     assert done.exit_code == 2
     assert "1.20x faster." in done.stdout
     assert "Cannot write it." in done.stderr
+    assert "1.20x" in Path("hasten-report.txt").read_text()
+    assert Path("r.json").is_file()
+    assert "1.20x faster." in hasten_with("report").stdout
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing(session, project):
@@ -797,6 +842,7 @@ def test_levers_by_hand_need_no_plan_of_another_script(session):
     done = hasten_with("run", "--set", "compile=max", "eval.py")
     assert done.exit_code == 0, done.output
     assert "hasten.toml is the plan of train.py: only what was set by hand" in done.output
+    assert not hasten_with("run", "--quiet", "--set", "compile=max", "eval.py").output
     assert dict(session.calls[-1][2].settings) == {"compile": "max"}
     assert hasten_with("run", "--plan", "hasten.toml", "eval.py").exit_code == 2
 
@@ -878,6 +924,17 @@ def test_python_m_hasten_is_the_same_program(project):
     )  # fmt: skip
     assert done.returncode == 2
     assert "There is no lever called no_such_lever." in done.stderr
+
+
+def test_cards_are_shown_by_a_python_without_docstrings(project):
+    for words in (["levers"], ["levers", "ranks"]):
+        command = [sys.executable, "-OO", "-m", "hasten", *words]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False,
+            env={"PYTHONPATH": str(Path(hasten.__file__).parents[1]), "COLUMNS": "200"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "compute each batch in several processes" in done.stdout
 
 
 def test_python_m_hasten_says_that_its_folder_was_removed(project):

@@ -379,6 +379,7 @@ def _note_forks(file: str) -> None:
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     from hasten.instrument.eager import uncompiled
+    from hasten.modules import own_hooks
 
     @uncompiled
     def note(*_: Any) -> None:
@@ -386,7 +387,11 @@ def _note_forks(file: str) -> None:
             with contextlib.suppress(OSError), open(file, "w"):
                 pass
 
-    os.register_at_fork(after_in_child=lambda: register_optimizer_step_pre_hook(note))
+    def watch() -> None:
+        with own_hooks():
+            register_optimizer_step_pre_hook(note)
+
+    os.register_at_fork(after_in_child=watch)
 
 
 def _counted(

@@ -329,7 +329,14 @@ class Lever(Generic[S]):
     @property
     def card(self) -> str:
         """The docstring of the lever's file: what helps, what hurts, the maths, the source."""
-        return importlib.import_module(f"{levers.__name__}.{self.name}").__doc__ or ""
+        module = importlib.import_module(f"{levers.__name__}.{self.name}")
+        if module.__doc__ is None:  # `python -OO`
+            import ast
+            import inspect
+
+            source = ast.parse(inspect.getsource(module))
+            return ast.get_docstring(source, clean=False) or ""
+        return module.__doc__
 
 
 def undo_all(undos: Sequence[Undo]) -> Undo:

@@ -50,6 +50,11 @@ def read_workload(
     return Workload(entry=entry, argv=argv, cwd=cwd, python=python)
 
 
+def scripts(words: Sequence[str]) -> list[Path]:
+    """Return the files of code that a command line names."""
+    return [Path(word) for word in words if word.endswith((".py", NOTEBOOK))]
+
+
 def working_folder() -> str:
     """Return the folder that a command was started in.
 

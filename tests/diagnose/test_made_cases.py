@@ -60,6 +60,16 @@ def test_one_collection_may_be_chance_and_several_are_none(case) -> None:
     assert find(often, pauses, "gc-pauses").share.mid_ratio == pytest.approx(0.05)
 
 
+def test_an_evaluation_beside_the_steps_is_told_as_a_share_of_all_time(case) -> None:
+    """Beside a step of 0.1 s, an evaluation of 0.3 s takes three quarters of the time."""
+    step = Step(phase_ns={Phase.FORWARD: 100_000_000, Phase.EVALUATION: 300_000_000})
+    sick = with_found(case, evaluation__unused_s=[0.3] * 8, evaluation__unused_count=8)
+    found = find(replace(sick, steps=(step,) * 8), pauses, "eval-with-grad")
+    assert found.share.mid_ratio == pytest.approx(0.75)
+    assert found.is_of_all
+    assert "they take 75% of the time" in found.message
+
+
 @pytest.mark.parametrize(("caught_up_ratio", "is_found"), [(None, True), (0.9, True), (0.2, False)])
 def test_work_of_the_host_costs_nothing_while_an_accelerator_is_behind(
     case, caught_up_ratio, is_found

@@ -1,15 +1,18 @@
 """Parts of examiners that need no loop: what they count, and that they leave nothing behind."""
 
 import builtins
+import gc
 import linecache
 import subprocess
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hasten.instrument import accelerators, processes
+from hasten.instrument.examine import Examination
 from hasten.instrument.examine.bookkeeping import Bookkeeping
 from hasten.instrument.examine.faults import fault_s
 from hasten.instrument.examine.loops import Loops
@@ -296,3 +299,19 @@ def test_a_stream_that_cannot_be_changed_stays(monkeypatch) -> None:
     examiner = Bookkeeping(SimpleNamespace(ledger=ledger, thread=0, debug_lines=[]))
     examiner.end()
     assert type(sys.stdout) is Sink
+
+
+def test_an_examination_that_has_ended_keeps_nothing_of_the_script() -> None:
+    """Not even until the next collection, which a script may have switched off."""
+    part = SimpleNamespace(end=dict, kept=torch.nn.Linear(1, 1))
+    gone = weakref.ref(part.kept)
+    parts = [part]
+    examination = Examination(SimpleNamespace(observers=[]), {"one": lambda _: parts.pop()})
+    del part
+    gc.disable()
+    try:
+        assert examination.end() == {"broken": {}}
+        del examination
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -3,12 +3,14 @@
 import importlib
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 from hasten.instrument.live import LiveTraining
-from hasten.instrument.stand_ins import stand_in_later
+from hasten.instrument.stand_ins import StandIns, stand_in_later
 
 SOURCE = """
 runs = []
@@ -110,3 +112,19 @@ def test_it_is_asked_in_every_thread(late) -> None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(part.call, 1).result() == 12
     undo()
+
+
+def test_torch_s_compiler_looks_through_what_stands_in(late) -> None:
+    """The script asked for one whole graph, and gets an error for what cannot be compiled."""
+
+    def reads(original, x):
+        return original(x) + 10 * bool(x > 0)
+
+    part = importlib.import_module(late)
+    compiled = torch.compile(part.call, backend="eager", fullgraph=True)
+    one = torch.ones(())
+    for add in (partial(stand_in_later, late), partial(StandIns(lambda: bool(one > 0)).add, part)):
+        undo = add("double", reads)
+        assert compiled(one) == 2
+        assert part.call(one) == 12
+        undo()

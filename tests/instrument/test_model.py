@@ -37,6 +37,10 @@ facts["images"] = noted(nn.Conv2d(1, 1, 1), nn.MSELoss(), nn.Linear(2, 2))
 facts["volumes"] = noted(nn.Linear(2, 2), nn.ConvTranspose3d(1, 1, 1))
 last = torch.channels_last
 facts["loss"] = noted(nn.MSELoss())
+normed = nn.utils.parametrizations.spectral_norm(nn.Conv2d(8, 16, 3).to(memory_format=last))
+before = {name: value.clone() for name, value in normed.state_dict().items()}
+facts["normed"] = noted(normed)
+facts["left alone"] = all(before[name].equal(now) for name, now in normed.state_dict().items())
 facts["laid out"] = [
     noted(nn.Conv2d(4, 4, 3)), noted(nn.Conv2d(4, 4, 3).to(memory_format=last)),
     noted(nn.Conv2d(4, 4, 3).to(memory_format=last), nn.Conv2d(4, 4, 3)),
@@ -87,6 +91,12 @@ def test_sees_that_the_script_has_laid_its_kernels_out_itself(noted) -> None:
     told = [facts["model"]["has_channels_last"] for facts in noted["laid out"]]
     assert told == [False, True, False, True]
     assert noted["images"]["model"]["has_channels_last"] is None
+
+
+@pytest.mark.child
+def test_a_weight_that_is_computed_is_not_asked_for(noted) -> None:
+    assert noted["normed"]["model"]["has_channels_last"] is True
+    assert noted["left alone"]
 
 
 @pytest.mark.child

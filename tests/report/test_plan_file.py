@@ -206,6 +206,9 @@ def test_unknown_facts_are_left_out(path, tuning):
         ("schema = 1\n[command]\nargv = [1]\n[plan]", "The argv in"),
         ("schema = 1\n[command]\nentry = 'x'\n[plan]", "The entry in"),
         ("schema = 1\n[command]\nentry = []\n[plan]", "The entry in"),
+        ("schema = 1\n[machine]\ncores = true\n[plan]", r"The cores in the \[machine\] of"),
+        ("schema = 1\n[machine]\ncores = '2'\n[plan]", "is '2'"),
+        ("schema = 1\n[machine]\nslurm_cpus = 0\n[plan]", r"The slurm_cpus in .* is 0"),
     ],
 )
 def test_a_broken_plan_is_one_sentence_and_a_remedy(path, content, problem):

@@ -2,8 +2,9 @@
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
-from hasten.root_calls.root import Root
+from hasten.root_calls.root import Outputs, Root
 
 
 def test_weights_that_train_or_lie_otherwise_make_another_kind_of_call() -> None:
@@ -21,3 +22,9 @@ def test_weights_that_train_or_lie_otherwise_make_another_kind_of_call() -> None
     net.requires_grad_(False)
     root.state_kind(net)
     assert not root.trains
+
+
+def test_watching_what_outputs_are_used_for_leaves_the_numbers_of_the_script_s_hooks() -> None:
+    outputs, before = Outputs(lambda _: None), RemovableHandle.next_id
+    outputs.follow("kind", torch.ones(2, requires_grad=True) * 2, plain=True)
+    assert RemovableHandle.next_id == before

@@ -6,7 +6,7 @@ import pytest
 
 from hasten.compare import launches_margin
 from hasten.records import Comparison, Effect, Interval, Phase, Plan, Scope, Verdict
-from hasten.search import Candidate, incumbent, last_about, propose, rows
+from hasten.search import Candidate, gained_ratio, incumbent, last_about, propose, rows
 from hasten.search.proposal import LAUNCHES_LOG
 
 
@@ -152,3 +152,17 @@ def test_the_race_of_a_plan_is_that_of_its_largest_part() -> None:
     alone = [one for one in history if "keep" not in dict(one.candidate.settings)]
     assert last_about(both, alone) == (alone[-1] if alone else None)
     assert last_about(Plan(), history) is None
+
+
+def test_the_gain_of_a_plan_is_that_of_all_races_that_led_to_it() -> None:
+    """The last race shows only what came on top."""
+    empty, fast = Plan(), Plan().with_lever("fast", True)
+    both = fast.with_lever("keep", True)
+    history = [
+        raced(empty, fast, 2.0, Verdict.WIN),
+        raced(fast, both, 1.1, Verdict.WIN),
+        raced(both, fast, 0.9, Verdict.DROP),
+    ]
+    assert gained_ratio(both, history) == pytest.approx(2.2)
+    assert gained_ratio(both, history[:1]) == pytest.approx(2.0)
+    assert gained_ratio(empty, history) == gained_ratio(both, []) == 1.0

@@ -209,6 +209,32 @@ def test_worker_processes_start_by_every_method(project) -> None:
     assert run.err == plain.err
 
 
+FED = """
+import torch
+from torch.utils.data import DataLoader
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 32
+    def __getitem__(self, index):
+        return torch.full((50_000,), float(index))
+loader, model = DataLoader(Rows(), batch_size=4), torch.nn.Linear(50_000, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(2):
+    for rows in loader:
+        model(rows).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.child
+def test_workers_of_ours_that_die_with_the_script_leave_no_folder(project) -> None:
+    """Those of plain python come to their own end before."""
+    project.write("train.py", FED)
+    run = project.hasten("run", "--set", "loader_workers=2", "train.py")
+    assert (run.code, run.err) == (0, "")
+    assert not list(Path(project.env["TMPDIR"]).glob("pymp-*"))
+
+
 GUARDED = """schema = 1
 [command]
 entry = "script"

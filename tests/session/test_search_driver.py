@@ -1,6 +1,7 @@
 """Whether a tuning goes on after a first answer."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 
@@ -120,3 +121,14 @@ def test_the_noise_of_a_late_race_takes_time_of_that_race() -> None:
     )  # fmt: skip
     driver.run()
     assert most == [50.0]  # of 70, an answer takes 20
+
+
+def test_in_a_short_budget_a_lever_has_to_promise_more_than_all_that_is_gained() -> None:
+    """Two levers have taken more than half of a step, the second one less than a third of it."""
+    three = [replace(candidate(name), named_ratio=0.5) for name in ("one", "two", "three")]
+    seconds = {1: 0.7, 2: 0.42}
+    driver = driver_after(2, three, lambda plan: seconds.get(len(plan.settings), 1.0))
+    assert driver.best.levers == {"one", "two"}
+    assert not driver.is_over
+    driver.short = True
+    assert driver.is_over

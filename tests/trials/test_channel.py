@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+from math import inf
 
 import pytest
 
@@ -89,3 +90,10 @@ def test_an_end_in_the_middle_of_a_message_is_told(ends) -> None:
     other.close()
     with pytest.raises(ChildLost):
         channel.receive(1.0)
+
+
+@pytest.mark.parametrize("timeout_s", [1e12, 1e30, inf])
+def test_a_wait_may_be_longer_than_a_socket_can_take(ends, timeout_s) -> None:
+    channel, other = ends
+    other.sendall(protocol.encode(Ended(step_count=2)))
+    assert channel.hear(timeout_s) == Ended(step_count=2)

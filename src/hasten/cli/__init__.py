@@ -33,7 +33,7 @@ from hasten.cli.submission import submit
 from hasten.errors import PlanError, ScriptFailed, UsageError, shown
 from hasten.records import Effect, Plan, Progress, Workload
 from hasten.units import parse_duration
-from hasten.workload import interpreter, read_workload, working_folder
+from hasten.workload import interpreter, read_workload, scripts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,7 +74,10 @@ def _hasten(
     from hasten.cli.defaults import read_defaults
 
     try:
-        folder = Path(working_folder())
+        folder = Path(os.getcwd())
+    except FileNotFoundError:  # a command that needs the folder says that it was removed
+        return
+    try:
         context.default_map = read_defaults(context.command, folder)  # type: ignore[arg-type]
     except UsageError as error:
         say(error.problem, error.remedy)
@@ -122,7 +125,7 @@ def profile(
     from hasten.report import document
     from hasten.report.combined_watcher import CombinedWatcher
 
-    check_outputs(json, html, events=events)
+    check_outputs(json, html, events=events, kept=scripts(script))
     options = api.options(
         settings=_settings(lever, device), assume=assume or (), step_count=steps,
         startup_timeout_s=_seconds("--startup-timeout", patience), sandbox=not unprotected,
@@ -168,7 +171,8 @@ def tune(
     from hasten.report.combined_watcher import CombinedWatcher
 
     path = plan or PLAN
-    check_outputs(json, html, path, events=events)
+    kept = [*plan_places.beside(path), *scripts(script)]
+    check_outputs(json, html, path, events=events, kept=kept)
     options = api.options(
         budget_s=_seconds("--budget", budget),
         first_s=args.FIRST_ANSWER_S if budget == args.BUDGET else inf,
@@ -219,7 +223,8 @@ def run(
     settings = _settings(lever, device)
     options = api.options(settings=settings, assume=assume or ())
     is_choice = plan is not None or not settings or force
-    if other := "" if is_choice else plan_file.other_script(PLAN, workload):
+    other = "" if is_choice else plan_file.other_script(PLAN, workload)
+    if other and not quiet:
         say(f"{PLAN} is the plan of {other}: only what was set by hand is used.")
     if is_choice or (os.path.exists(PLAN) and not other):
         saved, envelope = _chosen_plan(workload, plan or PLAN, force=force, quiet=quiet)
@@ -293,7 +298,7 @@ def _telling(context: typer.Context, path: Path | None, workload: Workload) -> I
         try:
             yield events
         except ScriptFailed as error:
-            raise faults.explained(error, context) from error.__cause__
+            raise (faults.explained(error, context) or error) from error.__cause__
     if events.lost:
         say(f"The events in {path} end early: {events.lost}.")
 

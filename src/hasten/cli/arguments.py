@@ -9,7 +9,6 @@ import typer
 from typer.core import TyperCommand
 
 from hasten.cli import faults
-from hasten.errors import HastenError
 from hasten.records import Effect, Progress
 from hasten.workload import MODULE_FLAG
 
@@ -36,20 +35,20 @@ class Command(TyperCommand):
         """Turn each of our errors into its message and its exit code."""
         try:
             return super().invoke(ctx)
-        except HastenError as error:
-            told = faults.explained(error, ctx)
-            if told.output:
-                typer.echo(told.output.rstrip("\n"), err=True)
-            say(told.problem, *told.remedy.splitlines())
-            raise typer.Exit(told.exit_code) from error
         except KeyboardInterrupt as error:
             say("Interrupted.")
             raise typer.Exit(INTERRUPTED) from error
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except Exception as error:
-            say(*faults.noted(error))
-            raise typer.Exit(faults.INTERNAL) from error
+            told = faults.explained(error, ctx)
+            if told is None:
+                say(*faults.noted(error))
+                raise typer.Exit(faults.INTERNAL) from error
+            if told.output:
+                typer.echo(told.output.rstrip("\n"), err=True)
+            say(told.problem, *told.remedy.splitlines())
+            raise typer.Exit(told.exit_code) from error
 
 
 def say(*sentences: str) -> None:

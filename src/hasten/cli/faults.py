@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
 import traceback
 from typing import TYPE_CHECKING
 
-from hasten.errors import HastenError, ScriptFailed, UsageError
+from hasten.errors import HastenError, ScriptFailed, UsageError, reason_of, shown
+from hasten.workload import working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -17,12 +19,25 @@ if TYPE_CHECKING:
 
 INTERNAL = 1
 DEBUG_KEY = "HASTEN_DEBUG"
+_SHORTAGES = {
+    errno.ENOSPC: "Free some space there",
+    errno.EDQUOT: "Free some of your space there",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "Wait until other programs have closed some files",
+    errno.ENOMEM: "Free some memory",
+    errno.EAGAIN: "End some processes or raise their limit (ulimit -u)",
+}
 _NO_IPYTHON = "hasten: A notebook needs IPython."
 _NO_TORCH = re.compile(r"ModuleNotFoundError: No module named 'torch(\.[\w.]+)?'")
 
 
-def explained(error: HastenError, context: typer.Context) -> HastenError:
-    """Return the error of a command, or a clearer one if its script's output says more."""
+def explained(error: Exception, context: typer.Context) -> HastenError | None:
+    """Return the error of a command, or a clearer one if its script's output says more.
+
+    None if nobody has foreseen it.
+    """
+    if not isinstance(error, HastenError):
+        return _refused(error)
     if not isinstance(error, ScriptFailed) or not error.output:
         return error
     last = error.output.strip().rpartition("\n")[2]
@@ -35,6 +50,21 @@ def explained(error: HastenError, context: typer.Context) -> HastenError:
         return UsageError(problem, remedy=remedy, output=error.output)
     options = {option for parameter in context.command.params for option in parameter.opts}
     return _behind(error, last, context.params.get("script") or (), options)
+
+
+def _refused(error: Exception) -> HastenError | None:
+    """Return what the system refused us, if it was that: room, files, or its working folder."""
+    if not isinstance(error, OSError):
+        return None
+    if isinstance(error, FileNotFoundError):
+        try:
+            working_folder()
+        except UsageError as gone:
+            return gone
+    remedy = _SHORTAGES.get(error.errno or 0)
+    place = f" ({shown(error.filename)})" if error.filename else ""
+    problem = f"The system ran short: {reason_of(error)}{place}."
+    return None if remedy is None else HastenError(problem, remedy=f"{remedy}, and try again.")
 
 
 def _behind(

@@ -12,9 +12,10 @@ import typer
 
 from hasten.cli.arguments import Html, Json, say
 from hasten.errors import HastenError, UsageError, shown
+from hasten.workload import working_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from rich.console import Console, RenderableType
 
@@ -52,11 +53,12 @@ def report(
         _refuse_beside_edits(context, json=json, html=html)
         _print_edits(*_recalled(plan))
         return
-    check_outputs(json, html, plan=plan)
+    check_outputs(json, html, kept=[plan])
     tuning, plan_path = _recalled(plan)
     print_page(_page(tuning, plan_path, full=full))
     told = tuning_document(tuning)
-    _write_forms(told, lambda: _html(tuning, plan_path), json=json, html=html)
+    for error in _tried(*_forms(told, lambda: _html(tuning, plan_path), json, html)):
+        raise error
 
 
 def _recalled(path: Path) -> tuple[Tuning, Path]:
@@ -129,8 +131,11 @@ def leave(
     """Write everything, then print the summary; return the files written, except the record.
 
     The plan comes first: a pager blocks printing, and a second Ctrl-C would end it. It may go
-    beside `path`, see `place_for`. A failed write must not cost the user the answer, so the
-    summary is printed even then.
+    beside `path`, see `place_for`. A failed write must not cost the user the answer, so the rest
+    is written and the summary printed even then.
+
+    Raises:
+        UsageError: something could not be written; the first of several.
     """
     from datetime import date
 
@@ -140,22 +145,30 @@ def leave(
     report_path = plan_places.report_path(path)
     snippets = _snippets(tuning)
     page = _page(tuning, path, full=True)
-    forgotten = ""
-    try:
-        with _uninterrupted():
-            plan_writing.write_plan(path, tuning, snippets=snippets, today=date.today())
-            try:
-                archive.remember(tuning, path)
-            except UsageError as error:
-                forgotten = error.problem
-            _save(page, report_path)
-            told = document.tuning_document(tuning)
-            forms = _write_forms(told, lambda: _html(tuning, path), json=json, html=html)
-    finally:
-        print_page(_page(tuning, path, full=False), aside=aside)
-    if forgotten:
-        say(f"`hasten report` will not know this tuning. {forgotten}")
-    return [path, report_path, *forms]
+    with _uninterrupted():
+        failed = _tried(
+            lambda: plan_writing.write_plan(path, tuning, snippets=snippets, today=date.today()),
+            lambda: _save(page, report_path),
+            *_forms(document.tuning_document(tuning), lambda: _html(tuning, path), json, html),
+        )
+        forgotten = _tried(lambda: archive.remember(tuning, path))
+    print_page(_page(tuning, path, full=False), aside=aside)
+    for error in forgotten:
+        say(f"`hasten report` will not know this tuning. {error.problem}")
+    for error in failed:
+        raise error
+    return [place for place in (path, report_path, json, html) if place is not None]
+
+
+def _tried(*writes: Callable[[], object]) -> list[UsageError]:
+    """Write one thing after the other; return the errors of those that cannot be written."""
+    failed = []
+    for write in writes:
+        try:
+            write()
+        except UsageError as error:
+            failed.append(error)
+    return failed
 
 
 @contextlib.contextmanager
@@ -170,18 +183,17 @@ def _uninterrupted() -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def _write_forms(
-    document: Mapping[str, Any], page: Callable[[], str], *, json: Path | None, html: Path | None
-) -> list[Path]:
-    """Write what was asked for in these forms; return the files written."""
+def _forms(
+    document: Mapping[str, Any], page: Callable[[], str], json: Path | None, html: Path | None
+) -> Iterator[Callable[[], None]]:
+    """Yield what writes each of the forms that were asked for."""
     from hasten.report.document import write_document
     from hasten.report.files import write_atomically
 
     if json is not None:
-        write_document(json, document)
+        yield lambda: write_document(json, document)
     if html is not None:
-        write_atomically(html, page())
-    return [place for place in (json, html) if place is not None]
+        yield lambda: write_atomically(html, page())
 
 
 def leave_profile(
@@ -191,11 +203,12 @@ def leave_profile(
     from hasten.report import document, text
     from hasten.report.html import render_profile
 
-    try:
-        told = document.profile_document(found)
-        return _write_forms(told, lambda: render_profile(found), json=json, html=html)
-    finally:
-        print_page(text.render_profile(found), aside=aside)
+    told = document.profile_document(found)
+    failed = _tried(*_forms(told, lambda: render_profile(found), json, html))
+    print_page(text.render_profile(found), aside=aside)
+    for error in failed:
+        raise error
+    return [place for place in (json, html) if place is not None]
 
 
 def _snippets(tuning: Tuning) -> Mapping[str, str]:
@@ -206,27 +219,29 @@ def _snippets(tuning: Tuning) -> Mapping[str, str]:
 
 
 def check_outputs(
-    *paths: Path | None, plan: Path | None = None, events: Path | None = None
+    *paths: Path | None, events: Path | None = None, kept: Iterable[Path] = ()
 ) -> None:
     """Fail at the start, rather than after minutes of work, if a result cannot be written.
 
     Args:
         paths: where the results go; None for those that nobody asked for.
-        plan: the plan file, which none of them may replace.
         events: where the stream of events goes. It is opened at once, so nothing else is checked.
+        kept: files that none of them may replace.
     """
     from hasten.report.files import check_writable, descriptor
 
     written = [path for path in paths if path is not None]
     for path in written:
+        if not path.is_absolute():
+            working_folder()
         check_writable(path)
     if events is not None and not on_stdout(events) and descriptor(events) is None:
         written.append(events)
-    known = set() if plan is None else {os.path.realpath(plan)}
+    known = set(map(os.path.realpath, kept))
     for path in written:
         place = os.path.realpath(path)  # `Path.resolve` raises where a link leads to itself
         if place in known and (os.path.isfile(place) or not os.path.exists(place)):
-            problem = f"{shown(path)} is the plan, or is named for another output too."
+            problem = f"{shown(path)} is the plan, its report, a script or another output too."
             raise UsageError(problem, remedy="Choose another file.")
         known.add(place)
 

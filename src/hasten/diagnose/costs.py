@@ -85,11 +85,16 @@ def exposed_share(
     return quiet_share(case, cost_s, first_index=len(cost_s) // 2)
 
 
-def quiet_share(case: Case, seconds: Sequence[float], *, first_index: int = 0) -> Interval | None:
-    """Return the same as `case.share`, leaving out the steps whose operations were timed."""
+def quiet_share(
+    case: Case, seconds: Sequence[float], *, first_index: int = 0, of_all: bool = False
+) -> Interval | None:
+    """Return the same as `case.share`, leaving out the steps whose operations were timed.
+
+    With `of_all`, the share of all time, as `case.share_of_all`.
+    """
     quiet = [at for at in case.quiet if first_index <= at < len(seconds)]
-    steps = tuple(case.steps[at] for at in quiet)
-    return replace(case, steps=steps).share([seconds[at] for at in quiet])
+    left = replace(case, steps=tuple(case.steps[at] for at in quiet))
+    return (left.share_of_all if of_all else left.share)([seconds[at] for at in quiet])
 
 
 def _idle_s(case: Case) -> Sequence[float] | None:

@@ -14,6 +14,8 @@ from hasten.records import ModelTraits, PrecisionTraits, ProductSpeed, Traits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_KERNEL_DIMENSION_COUNT = 4  # at least, of a convolution with two dimensions or three
+
 
 class ModelFacts:
     """Notes about every root module that the loop calls, and how the machine runs them.
@@ -86,7 +88,9 @@ class ModelFacts:
             has_conv2d=self.found.has_conv2d or bool(flat),
             has_conv3d=self.found.has_conv3d or bool(solid),
         )
-        self._note_layouts([part.weight for part in (*flat, *solid)])
+        # Not by name: that of a parametrized layer is computed, which may change its buffers.
+        held = [weight for part in (*flat, *solid) for weight in weights_of(part)]
+        self._note_layouts([weight for weight in held if weight.dim() >= _KERNEL_DIMENSION_COUNT])
 
     def _note_layouts(self, kernels: list[Any]) -> None:
         """Note whether all kernels whose layout is unambiguous have channels last."""

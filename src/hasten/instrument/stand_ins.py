@@ -67,9 +67,12 @@ class StandIns:
         return undo
 
     def _stand_in(self, original: Any, answers: list[Answer]) -> Any:
+        from torch.compiler import is_compiling
+
         @wraps(original)
         def stand_in(*args: Any, **kwargs: Any) -> Any:
-            if not self._in_loop():
+            # Asked first: torch's compiler cannot look through what follows.
+            if is_compiling() or not self._in_loop():
                 return original(*args, **kwargs)
             ask = original
             for answer in answers:
@@ -147,9 +150,12 @@ def _replace(module: ModuleType, name: str, answer: Answer) -> Undo:
     original = vars(owner).get(last)
     if original is None:
         return lambda: None
+    from torch.compiler import is_compiling
 
     @wraps(original)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(*args, **kwargs)
         return answer(original, *args, **kwargs)
 
     return put(owner, last, stand_in)

@@ -60,10 +60,6 @@ class Watch:
         self.live.seams_wanted = self._seams.mind
 
     def _in_loop(self) -> bool:
-        from torch.compiler import is_compiling
-
-        if is_compiling():  # asked first: torch's compiler cannot look through what follows
-            return False
         # A forked loader worker starts in a thread of the same identity.
         return get_ident() == self.thread and os.getpid() == self._pid
 

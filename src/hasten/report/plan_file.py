@@ -113,7 +113,7 @@ def read_plan(path: Path) -> SavedPlan:
     evidence = _table(path, content, "evidence")
     saved = SavedPlan(
         plan=_plan(path, _table(path, content, "plan", required=True)),
-        machine=_table(path, content, "machine"),
+        machine=_machine(path, content),
         command=_texts(path, command, "argv"),
         script_hash=command.get("sha256"),
         settings=_table(path, command, "settings"),
@@ -353,6 +353,18 @@ def _plan(path: Path, table: Mapping[str, Any]) -> Plan:
             )
     applied = ((name, setting) for name, setting in table.items() if setting is not False)
     return Plan(tuple(sorted(applied)))
+
+
+def _machine(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    machine = _table(path, content, "machine")
+    for name in ("cores", "slurm_cpus"):
+        value = machine.get(name, 1)
+        if type(value) is not int or value < 1:  # `true` is an int, too
+            raise PlanError(
+                f"The {name} in the [machine] of {path} is {reprlib.repr(value)}.",
+                remedy="Write a number from 1, or delete the line.",
+            )
+    return machine
 
 
 def _texts(path: Path, table: Mapping[str, Any], name: str) -> tuple[str, ...]:

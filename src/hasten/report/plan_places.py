@@ -28,6 +28,11 @@ def _aside(path: Path) -> Path:
     return path.with_name(f"{path.stem}-unconfirmed{path.suffix}")
 
 
+def beside(path: Path) -> list[Path]:
+    """Return what a tuning may write beside its plan."""
+    return [report_path(path), _aside(path), report_path(_aside(path))]
+
+
 def guard(path: Path, workload: Workload) -> None:
     """Refuse to overwrite what a tuning may write over and what it has not written for this script.
 

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from hasten.modules import weights_of
+from hasten.modules import own_hooks, weights_of
 from hasten.root_calls.calls import leaves_among, loosen, nodes_behind
 from hasten.root_calls.fit import uninitialized
 from hasten.root_calls.values import tensors_in
@@ -175,8 +175,9 @@ class Outputs:
         places: dict[Any, list[tuple[int, int]]] = {}
         for place, tensor in enumerate(made):
             places.setdefault(tensor.grad_fn, []).append((place, tensor.output_nr))
-        for node, own in places.items():
-            node.register_prehook(partial(self._see, own, asked))
+        with own_hooks():
+            for node, own in places.items():
+                node.register_prehook(partial(self._see, own, asked))
         if len(behind) == len(made):
             self._waiting.append((behind, asked))
         return result

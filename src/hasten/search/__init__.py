@@ -4,7 +4,7 @@ from hasten.search.budget_limits import BudgetLimits, Price, Refusal, RefusalRea
 from hasten.search.candidate import Candidate, bounds
 from hasten.search.journal import Journal, SearchStarted
 from hasten.search.priors import Prior, read_priors
-from hasten.search.proposal import AcceptanceCriteria, Kind, Proposal, last_about
+from hasten.search.proposal import AcceptanceCriteria, Kind, Proposal, gained_ratio, last_about
 from hasten.search.propose import incumbent, propose, refusals
 from hasten.search.rows import rows
 
@@ -21,6 +21,7 @@ __all__ = [
     "RefusalReason",
     "SearchStarted",
     "bounds",
+    "gained_ratio",
     "incumbent",
     "last_about",
     "propose",

@@ -188,6 +188,18 @@ def last_about(plan: Plan, history: Iterable[Comparison]) -> Comparison | None:
     return max(reversed(parts), key=lambda seen: len(seen.candidate.settings), default=None)
 
 
+def gained_ratio(plan: Plan, history: Sequence[Comparison]) -> float:
+    """Return the speed-up of a plan over the script, by the races that led to it.
+
+    That of its last race is over the plan before it.
+    """
+    ratio = 1.0
+    while plan.settings and (seen := last_about(plan, history)):
+        ratio *= seen.speedup.mid_ratio if seen.speedup else 1.0
+        plan, history = seen.baseline, history[: history.index(seen)]
+    return ratio
+
+
 def without_guesses(plan: Plan, grounds: Mapping[str, Comparison | None]) -> Plan:
     """Return the levers of a plan that have won; none where all have and it still does nothing."""
     won = plan.only(frozenset(lever for lever, seen in grounds.items() if has_won(seen)))

@@ -275,8 +275,7 @@ class SearchDriver:
         """Return the share of a step that the best plan took away; below 0 where there is none."""
         if not best.settings:
             return -1.0
-        seen = search.last_about(best, self._journal.history)
-        return 1.0 - 1.0 / seen.speedup.mid_ratio if seen and seen.speedup else 0.0
+        return 1.0 - 1.0 / search.gained_ratio(best, self._journal.history)
 
     def _after_s(self, candidate: Plan, best: Plan) -> float:
         """Return the seconds that come after a race, whoever wins it."""

@@ -12,7 +12,6 @@ import socket
 import struct
 import time
 from contextlib import suppress
-from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hasten import protocol
@@ -28,6 +27,7 @@ _M = TypeVar("_M")
 _R = TypeVar("_R", protocol.FirstStep, protocol.Recorded)
 _CREDENTIALS = struct.Struct("3i")  # pid, user and group (unix(7))
 _CHUNK_BYTES = 1 << 16
+_LONGEST_S = 1e9  # a socket takes no more than a few times that
 _REMEDY = "Run the same hasten in parent and child."
 
 
@@ -90,7 +90,7 @@ class Channel:
             ChildLost: the other side is gone, or speaks another protocol.
         """
         try:
-            return self.receive(None if timeout_s == inf else timeout_s)
+            return self.receive(None if timeout_s > _LONGEST_S else timeout_s)
         except TimeoutError:
             return None
 

@@ -26,12 +26,13 @@ def _gc_pauses(case: Case) -> Finding | None:
 
 def _eval_with_grad(case: Case) -> Finding | None:
     """Find evaluation that records a graph, by the time of its forward passes."""
-    share = quiet_share(case, case.found.get("evaluation.unused_s", ()))
+    share = quiet_share(case, case.found.get("evaluation.unused_s", ()), of_all=True)
     if not is_worth_telling(share):
         return None
     count = case.found.get("evaluation.unused_count", 0)
     return Finding(
         share=share,
+        is_of_all=True,
         message=(
             f"{count} forward passes in eval mode recorded a graph through which no gradient "
             f"came; they take {percent(share.mid_ratio)} of the time."

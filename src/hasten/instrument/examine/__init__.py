@@ -73,4 +73,5 @@ class Examination:
         for name, part in self._parts.items():
             seen = self._try(name, part.end) or {}
             found |= {f"{name}.{key}": value for key, value in seen.items() if value is not None}
+        self._parts = {}  # it refers to itself, and they to the script's objects
         return {**found, "broken": self._broken}

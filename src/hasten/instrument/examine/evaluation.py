@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.samples import tensors_in
 from hasten.instrument.source_lines import own_place
+from hasten.modules import own_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,8 +56,9 @@ class Evaluation:
         if nodes:
             seen = EvaluationPass(time.perf_counter_ns() - start_ns, own_place(sys._getframe(1)))
             self._passes.append(seen)
-            for node in nodes[:_OUTPUT_COUNT]:
-                node.register_prehook(partial(_use, seen))
+            with own_hooks():
+                for node in nodes[:_OUTPUT_COUNT]:
+                    node.register_prehook(partial(_use, seen))
         return result
 
     def ended(self) -> None:

@@ -9,7 +9,7 @@ from hasten.instrument.object_table import Table
 from hasten.instrument.operation_timing import is_compiled
 from hasten.instrument.stand_ins import StandIns
 from hasten.instrument.step_growth import StepGrowth
-from hasten.modules import weights_of
+from hasten.modules import own_hooks, weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,8 @@ class Parallel:
 
         for parameter in weights_of(module):
             if parameter.requires_grad:
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(reach))
+                with own_hooks():
+                    self._hooks.append(parameter.register_post_accumulate_grad_hook(reach))
 
     def ended(self) -> None:
         """Note the sums of a step."""

@@ -8,6 +8,7 @@ import os
 import time
 from collections import deque
 from itertools import cycle
+from multiprocessing.util import get_temp_dir
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.notices import said
@@ -72,6 +73,7 @@ class WorkerProcesses:
         self._are_added = not loader.num_workers
         self._timeout_s, self._patience_s = loader.timeout, patience_s
         self._feed = _Feed()
+        get_temp_dir()  # removed with this process; workers that die with it make none
         overrides: dict[str, Any] = {"timeout": loader.timeout}
         if self._are_added:  # a fork does not run the script's file again
             fork = multiprocessing.get_context("fork")
