@@ -866,8 +866,9 @@ def test_run_applies_the_plan_and_the_levers(session):
     assert not done.stderr
 
 
-def test_run_needs_no_plan_file_for_a_lever(session):
-    assert hasten_with("run", "--set", "intra_op_threads=2", "train.py").exit_code == 0
+@pytest.mark.parametrize("more", [(), ("--force",)])
+def test_run_needs_no_plan_file_for_a_lever(more, session):
+    assert hasten_with("run", *more, "--set", "intra_op_threads=2", "train.py").exit_code == 0
     assert [call[0] for call in session.calls] == ["run"]
     assert session.calls[-1][2] == THREADS
 

@@ -222,11 +222,11 @@ def run(
     workload = read_workload(script, once=True, python=python)
     settings = _settings(lever, device)
     options = api.options(settings=settings, assume=assume or ())
-    is_choice = plan is not None or not settings or force
-    other = "" if is_choice else plan_file.other_script(PLAN, workload)
+    is_wanted = plan is not None or not settings
+    other = "" if is_wanted or force else plan_file.other_script(PLAN, workload)
     if other and not quiet:
         say(f"{PLAN} is the plan of {other}: only what was set by hand is used.")
-    if is_choice or (os.path.exists(PLAN) and not other):
+    if is_wanted or (os.path.exists(PLAN) and not other):
         saved, envelope = _chosen_plan(workload, plan or PLAN, force=force, quiet=quiet)
     else:
         saved, envelope = plan_file.SavedPlan(plan=Plan(), machine={}), None
