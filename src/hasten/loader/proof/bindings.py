@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof.aliases import container_of
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence, Set
 
 _PUTTING_INTO_FIRST = words(
     "setattr heappush heappushpop heapreplace insort insort_left insort_right setitem iadd "
     "__setattr__"
 )
+_BEFORE_COLLATE = 6
+"""How many parameters a `DataLoader` has before its collate function."""
 _FOR = (ast.For, ast.AsyncFor)
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.ListComp,
           ast.SetComp, ast.DictComp, ast.GeneratorExp)  # fmt: skip
@@ -27,6 +29,15 @@ class Returned(ast.expr):
     def __init__(self, call: ast.Call) -> None:
         super().__init__()
         self.call = call
+
+
+class Part(ast.expr):
+    """What the variable at one place of several is set to from a value that is taken apart."""
+
+    def __init__(self, whole: ast.AST | None, place: int) -> None:
+        super().__init__()
+        self.whole = whole
+        self.place = place
 
 
 def called(node: ast.Call) -> str:
@@ -63,6 +74,34 @@ def puts(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
     if not isinstance(node.func, ast.Attribute) or node.func.attr not in _PUTTING:
         return []
     return [(node.func.value, one) for one in (*node.args, *node.keywords)]
+
+
+def parts(target: Any, source: ast.AST | None) -> list[tuple[ast.AST, Part | None]]:
+    """Return the targets that a value is taken apart into, each with its part of it."""
+    targets = [target.value] if isinstance(target, ast.Starred) else target.elts
+    given = source.elts if isinstance(source, ast.Tuple) else targets
+    is_plain = source is not None and len(given) == len(targets)
+    if any(isinstance(one, ast.Starred) for one in (target, *targets, *given)) or not is_plain:
+        return [(one, None) for one in targets]
+    return [(one, Part(source, place)) for place, one in enumerate(targets)]
+
+
+def makes_copies(call: ast.Call, collates: Set[str]) -> bool:
+    """Return whether a call makes a loader whose batches hold nothing of its dataset.
+
+    Args:
+        call: the call.
+        collates: names of the collate functions that make such batches.
+    """
+    named = {one.arg: one.value for one in call.keywords}
+    is_starred = None in named or any(isinstance(one, ast.Starred) for one in call.args)
+    if called(call) != "DataLoader" or is_starred or len(call.args) > _BEFORE_COLLATE:
+        return False
+    sizes = [*call.args[1:2], *(named[one] for one in ("batch_size",) if one in named)]
+    if any(getattr(node, "value", call) is None for one in sizes for node in ast.walk(one)):
+        return False  # not batched: what is converted shares its memory
+    collate = named.get("collate_fn")
+    return collate is None or getattr(collate, "attr", getattr(collate, "id", "")) in collates
 
 
 def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
