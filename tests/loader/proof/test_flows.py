@@ -107,6 +107,53 @@ def advance():
     fill()
     bag[0].gain = 0.5
 """,
+    "a class that is made later": """
+rows = Rows()
+def advance():
+    class Phase: part = loader.dataset
+    Phase.part.gain = 0.5
+""",
+    "a namespace with a field named like another's": """
+from types import SimpleNamespace
+rows = Rows()
+class Box:
+    def __init__(self): self.data = 3
+def advance():
+    both = SimpleNamespace(data=loader.dataset)
+    both.data.gain = 0.5
+""",
+    "a tuple with a field named like another's": """
+from collections import namedtuple
+rows, Splits = Rows(), namedtuple("Splits", "train, test")
+class Box:
+    def __init__(self): self.train = True
+def advance():
+    splits = Splits(loader.dataset, None)
+    splits.train.gain = 0.5
+""",
+    "a result, where a method is named like it": """
+from concurrent.futures import ThreadPoolExecutor
+rows, pool = Rows(), ThreadPoolExecutor(1)
+class Meter:
+    def result(self): return 3
+def fetch(): return rows
+def advance(): pool.submit(fetch).result().gain = 0.5
+""",
+    "a queue, where a method is named like its own": """
+import queue
+rows = Rows()
+class Meter:
+    def get_nowait(self): return 3
+def advance():
+    found = queue.Queue()
+    found.put(loader.dataset)
+    found.get_nowait().gain = 0.5
+""",
+    "what is got by a text": """
+import operator
+rows = Rows()
+def advance(): operator.setitem(operator.attrgetter("dataset.table")(loader), 0, 9.0)
+""",
     "added to a list by +=": """
 rows = Rows()
 def advance():
@@ -488,6 +535,25 @@ def collate(many): return torch.tensor([one.gain for one in many])
 loader = DataLoader(records, batch_size=4, collate_fn=collate)
 """
 SHARED = {
+    "what next gives where there are no more batches": """
+def advance():
+    steps = iter(loader)
+    for _ in range(4): one = next(steps, records[0])
+    one.gain = 0.5
+""",
+    "batches of another library": """
+from types import SimpleNamespace
+graphs = SimpleNamespace(DataLoader=lambda data: iter(data))
+def advance():
+    for one in graphs.DataLoader(records): one.gain = 0.5
+""",
+    "batches of a function that hands on what it is given": """
+def merge(many): return many[0] if isinstance(many[0], Record) else torch.tensor(many)
+other = DataLoader([1, 2, 3], collate_fn=merge)
+def advance():
+    batches = DataLoader(records, collate_fn=merge)
+    for one in batches: one.gain = 0.5
+""",
     "a loader, or a list of what items read": """
 def advance(some=True):
     part = loader
@@ -529,8 +595,8 @@ def loaders(fold):
 def main():
     for fold in range(3, 5):
         {made}
-        total = 0.0
-        told(train)
+        total, batches = 0.0, train
+        told(batches)
         for x in train:
             x += 0.1
             total += x.mean()

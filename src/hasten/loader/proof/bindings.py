@@ -9,7 +9,7 @@ from hasten.loader.proof.aliases import container_of
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence, Set
+    from collections.abc import Iterable, Mapping, Sequence
 
 _PUTTING_INTO_FIRST = words(
     "setattr heappush heappushpop heapreplace insort insort_left insort_right setitem iadd "
@@ -32,9 +32,9 @@ class Returned(ast.expr):
 
 
 class Part(ast.expr):
-    """What the variable at one place of several is set to from a value that is taken apart."""
+    """What stands at one place of a value that is taken apart."""
 
-    def __init__(self, whole: ast.AST | None, place: int) -> None:
+    def __init__(self, whole: ast.AST, place: int) -> None:
         super().__init__()
         self.whole = whole
         self.place = place
@@ -76,32 +76,25 @@ def puts(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
     return [(node.func.value, one) for one in (*node.args, *node.keywords)]
 
 
-def parts(target: Any, source: ast.AST | None) -> list[tuple[ast.AST, Part | None]]:
-    """Return the targets that a value is taken apart into, each with its part of it."""
+def parts(target: Any, source: ast.AST | None) -> list[tuple[ast.AST, ast.AST | None]]:
+    """Return the targets that a value is taken apart into, each with its part of it if known."""
     targets = [target.value] if isinstance(target, ast.Starred) else target.elts
     given = source.elts if isinstance(source, ast.Tuple) else targets
-    is_plain = source is not None and len(given) == len(targets)
-    if any(isinstance(one, ast.Starred) for one in (target, *targets, *given)) or not is_plain:
+    is_starred = any(isinstance(one, ast.Starred) for one in (target, *targets, *given))
+    if source is None or is_starred or len(given) != len(targets):
         return [(one, None) for one in targets]
-    return [(one, Part(source, place)) for place, one in enumerate(targets)]
+    if given is targets:
+        return [(one, Part(source, place)) for place, one in enumerate(targets)]
+    return list(zip(targets, given, strict=True))
 
 
-def makes_copies(call: ast.Call, collates: Set[str]) -> bool:
-    """Return whether a call makes a loader whose batches hold nothing of its dataset.
-
-    Args:
-        call: the call.
-        collates: names of the collate functions that make such batches.
-    """
+def makes_batches(call: ast.Call) -> bool:
+    """Return whether a loader is made by this call as one that collates its items to batches."""
     named = {one.arg: one.value for one in call.keywords}
     is_starred = None in named or any(isinstance(one, ast.Starred) for one in call.args)
-    if called(call) != "DataLoader" or is_starred or len(call.args) > _BEFORE_COLLATE:
-        return False
     sizes = [*call.args[1:2], *(named[one] for one in ("batch_size",) if one in named)]
-    if any(getattr(node, "value", call) is None for one in sizes for node in ast.walk(one)):
-        return False  # not batched: what is converted shares its memory
-    collate = named.get("collate_fn")
-    return collate is None or getattr(collate, "attr", getattr(collate, "id", "")) in collates
+    is_told = any(getattr(node, "value", call) is None for one in sizes for node in ast.walk(one))
+    return not (is_starred or is_told or len(call.args) > _BEFORE_COLLATE)
 
 
 def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
@@ -122,6 +115,10 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
             if name
         ]
         return [(ast.Name(id=name, ctx=ast.Store()), node.subject, False) for name in names]
+    if isinstance(node, ast.ClassDef):
+        inside = [found for one in node.body for found in bindings(one)]
+        return [(ast.Attribute(ast.Name(node.name), target.id, ast.Store()), source, iterates)
+                for target, source, iterates in inside if isinstance(target, ast.Name)]  # fmt: skip
     if isinstance(node, ast.withitem) and node.optional_vars is not None:
         return [(node.optional_vars, node.context_expr, False)]
     return []

@@ -66,7 +66,8 @@ class ReachableNames(NamedTuple):
         direct: attributes and variables that are what is read, not only lead to it.
         leaders: names of the classes of objects that lead to what is read.
         iterated: attributes that are such a loader wherever they lead to what is read.
-        collates: names of the collate functions of such loaders.
+        making: variables that are torch's class of loaders, or its module, wherever they are set.
+        collates: variables that are collate functions which copy what they are given.
         options: attributes and variables that hold nothing but a namespace, such as `args`.
         alive: names of the script's classes that have instances, and `path:line` of each of
             its functions that exist.
@@ -87,6 +88,7 @@ class ReachableNames(NamedTuple):
     direct: set[str]
     leaders: set[str]
     iterated: set[str]
+    making: set[str]
     collates: set[str]
     options: set[str]
     alive: set[str]
@@ -310,7 +312,12 @@ def names_of(
         | set(map(id, reads.classes))
         | {id(module) for module in modules if id(vars(module)) in reads.variables}
     )
-    loaders, others, shared = _by_kind(spaces, new_batches)
+    loaders = _everywhere(spaces, new_batches)
+    shared = {name for space in spaces for name, value in space.items()
+              if isinstance(value, (ModuleType, type))}  # fmt: skip
+    torchs = [sys.modules["torch.utils.data"], sys.modules["torch.utils.data"].DataLoader]
+    making = _everywhere(spaces, _is_one_of(torchs))
+    collates = _everywhere(spaces, _is_one_of(new_batches.collates))
     near, leading, iterated, leaders = _near(graph, read)
     direct = {name for one in read for _, name, _ in graph.edges.get(one, ()) if name}
     named = {name for space in spaces for name, value in space.items()
@@ -318,8 +325,8 @@ def names_of(
     kinds = {*reads.classes, *map(type, reads.classes), type(loader), type(loader.dataset),
              *map(type, reads.content.values()), *map(type, reads.objects.values())}  # fmt: skip
     return ReachableNames(
-        attributes, variables, near, nested, collecting, loaders - others, shared, named, leading,
-        direct | attributes | variables, leaders, iterated, new_batches.collates, options,
+        attributes, variables, near, nested, collecting, loaders, shared, named, leading,
+        direct | attributes | variables, leaders, iterated, making, collates, options,
         _named(graph.kinds.values()) | graph.functions.keys(), _named(kinds),
         cache(lambda place, method: _near(graph, graph.functions.get(place, set()), method)[:2]),
     )  # fmt: skip
@@ -337,19 +344,18 @@ def _named(kinds: Iterable[type]) -> set[str]:
     return found
 
 
-def _by_kind(
-    spaces: Iterable[dict[str, Any]], new_batches: NewBatches
-) -> tuple[set[str], set[str], set[str]]:
-    """Return the variables that are loaders, that are anything else, and that all code shares."""
-    loaders: set[str] = set()
+def _is_one_of(known: list[Any]) -> Callable[[Any], bool]:
+    return lambda value: any(value is one for one in known)
+
+
+def _everywhere(spaces: Iterable[dict[str, Any]], fits: Callable[[Any], bool]) -> set[str]:
+    """Return the variables whose values fit in all places where there are any."""
+    found: set[str] = set()
     others: set[str] = set()
-    shared: set[str] = set()
     for space in spaces:
         for name, value in space.items():
-            (loaders if new_batches(value) else others).add(name)
-            if isinstance(value, (ModuleType, type)):
-                shared.add(name)
-    return loaders, others, shared
+            (found if fits(value) else others).add(name)
+    return found - others
 
 
 def _add_variables(

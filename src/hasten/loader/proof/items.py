@@ -38,11 +38,11 @@ class NewBatches:
         proven: a loader of which that is known.
 
     Attributes:
-        collates: names of the collate functions that make such batches.
+        collates: collate functions whose batches hold nothing of whatever items they are given.
     """
 
     def __init__(self, proven: Any) -> None:
-        self.collates: set[str] = set()
+        self.collates: list[Any] = []
         self._kind = type(proven)
         self._known: dict[tuple[int, ...], bool] = {}
         self._known[self._key(proven)] = self._note(proven.collate_fn)
@@ -72,7 +72,8 @@ class NewBatches:
         return self._note(collate)
 
     def _note(self, collate: Any) -> bool:
-        self.collates.add(getattr(collate, "__name__", type(collate).__name__))
+        if collate is _stock("default_collate") or _copies(collate):
+            self.collates.append(collate)
         return True
 
 
@@ -81,6 +82,15 @@ def _parts(loader: Any) -> tuple[Any, Any, bool]:
     mine = vars(loader)
     dataset = mine.get("dataset", mine.get("_dataset"))
     return dataset, mine.get("collate_fn", mine.get("_collate_fn")), loader._auto_collation
+
+
+def _copies(collate: Any) -> bool:
+    """Return whether what a collate function returns holds nothing of what it is given."""
+    reads = Reads(Facts(mixes=True))
+    body = bodies.Body(Follower(reads), "", {}, {}, None, {})
+    given = Given([new(shares=True, kind=list)], {}, ast.Pass())
+    made = calls.call_object(body, collate, given)
+    return not reads.gaps and not reads.keeps([made])
 
 
 def _read(loader: Any, facts: Facts) -> tuple[Reads, bool]:

@@ -36,8 +36,9 @@ _OF_TEXTS = words(
 """Functions of modules that make strings, or new images, from strings."""
 _COLLECTING = words("list tuple set dict sorted frozenset zip enumerate reversed deque chain iter")
 OF_CONTAINERS = words(
-    "get pop popleft items values keys copy setdefault popitem append apply parameters buffers "
-    "modules children named_parameters named_buffers named_modules named_children"
+    "get pop popleft items values keys copy setdefault popitem append apply get_nowait recv result "
+    "parameters buffers modules children named_parameters named_buffers named_modules "
+    "named_children"
 )
 
 
@@ -207,7 +208,7 @@ def _of_named_call(scope: CodeScope, node: ast.Call) -> int:
 def _is_made_of_texts(scope: CodeScope, node: ast.Call, *, is_module: bool) -> bool:
     """Return whether a call gives a loader's batch, or something made from strings alone."""
     name, owner = called(node), getattr(node.func, "value", None)
-    if name == "next" and node.args and scope.is_loader(node.args[0]):
+    if name == "next" and node.args and scope.is_loader(node):
         return True
     if owner is not None and not is_module:
         return _is_text(scope, owner)

@@ -13,7 +13,7 @@ from hasten.loader.proof.bindings import (
     callee,
     imported,
     is_own_list,
-    makes_copies,
+    makes_batches,
     parts,
     puts,
     stored,
@@ -162,7 +162,9 @@ class VariableScope:
             self._put(target.value)
         elif isinstance(target, (ast.Tuple, ast.List, ast.Starred)):
             for one, part in parts(target, source):
-                self._bind(one, NEAR, part)
+                is_seen = part is not None and not isinstance(part, Part)
+                if found := level(self, part) if is_seen else NEAR:
+                    self._bind(one, found, part)
         elif isinstance(target, ast.Name):
             self._reach(target.id, found, is_loader=is_loader)
 
@@ -272,8 +274,6 @@ class VariableScope:
                 node.attr in one.others for one in (self.known.attributes, self.known.given)
             )
             return node.attr in self.names.iterated and not is_other
-        if isinstance(node, Part) and isinstance(node.whole, ast.Tuple):
-            return self.is_loader(node.whole.elts[node.place])
         call = node.whole if isinstance(node, Part) else node
         if not isinstance(call, ast.Call):
             return False
@@ -281,13 +281,25 @@ class VariableScope:
             return self._gives_loader(call, node.place if isinstance(node, Part) else None)
         if called(call) in _PASSING_ON and node is call:
             return all(self.is_loader(one) or not self.is_near(one) for one in call.args)
-        return node is call and makes_copies(call, self.names.collates)
+        return node is call and self._makes_loader(call)
 
     def _names_loader(self, name: str) -> bool:
         if name in self._own:
             return name not in self.near.others
         is_other = self._of_names(name) and name not in self.names.loaders
         return not (is_other or name in self.near.others or name in self.known.reached.others)
+
+    def _makes_loader(self, call: ast.Call) -> bool:
+        """Return whether a call makes a loader of torch's whose batches are copies."""
+        maker = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+        is_known = ast.unparse(maker) == "torch.utils.data" or (
+            isinstance(maker, ast.Name) and maker.id in self.names.making - self._inner
+        )
+        if called(call) != "DataLoader" or not is_known or not makes_batches(call):
+            return False
+        collates = (one.value for one in call.keywords if one.arg == "collate_fn")
+        known = self.names.collates - self._inner
+        return all(isinstance(one, ast.Name) and one.id in known for one in collates)
 
     def _gives_loader(self, call: ast.Call, place: int | None) -> bool:
         """Return whether a function of the script gives only loaders, or has one at a place."""
