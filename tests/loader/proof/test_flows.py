@@ -72,6 +72,88 @@ rows = DATASETS["train"]
 def advance():
     """
 FLOWS = {
+    "a variable that a comprehension has, too": """
+rows = data = Rows()
+def advance():
+    sizes = [data for data in range(3)]
+    data.gain = 0.5
+""",
+    "a variable that a lambda has, too": """
+rows = data = Rows()
+def advance():
+    size = lambda: (data := 3)
+    data.gain = 0.5
+""",
+    "a variable that a function within has, too": """
+rows = data = Rows()
+def advance():
+    def size():
+        data = 3
+        return data
+    data.gain = 0.5
+""",
+    "a variable that a class within has, too": """
+rows = data = Rows()
+def advance():
+    class Sizes: data = 3
+    data.gain = 0.5
+""",
+    "a list of all code that a comprehension has, too": """
+rows, bag = Rows(), []
+def fill():
+    sizes = [bag for bag in range(3)]
+    bag.append(loader.dataset)
+def advance():
+    fill()
+    bag[0].gain = 0.5
+""",
+    "a class that is made later": """
+rows = Rows()
+def advance():
+    class Phase: part = loader.dataset
+    Phase.part.gain = 0.5
+""",
+    "a namespace with a field named like another's": """
+from types import SimpleNamespace
+rows = Rows()
+class Box:
+    def __init__(self): self.data = 3
+def advance():
+    both = SimpleNamespace(data=loader.dataset)
+    both.data.gain = 0.5
+""",
+    "a tuple with a field named like another's": """
+from collections import namedtuple
+rows, Splits = Rows(), namedtuple("Splits", "train, test")
+class Box:
+    def __init__(self): self.train = True
+def advance():
+    splits = Splits(loader.dataset, None)
+    splits.train.gain = 0.5
+""",
+    "a result, where a method is named like it": """
+from concurrent.futures import ThreadPoolExecutor
+rows, pool = Rows(), ThreadPoolExecutor(1)
+class Meter:
+    def result(self): return 3
+def fetch(): return rows
+def advance(): pool.submit(fetch).result().gain = 0.5
+""",
+    "a queue, where a method is named like its own": """
+import queue
+rows = Rows()
+class Meter:
+    def get_nowait(self): return 3
+def advance():
+    found = queue.Queue()
+    found.put(loader.dataset)
+    found.get_nowait().gain = 0.5
+""",
+    "what is got by a text": """
+import operator
+rows = Rows()
+def advance(): operator.setitem(operator.attrgetter("dataset.table")(loader), 0, 9.0)
+""",
     "added to a list by +=": """
 rows = Rows()
 def advance():
@@ -445,6 +527,101 @@ class Moving(Rows):
 table = [PIL.Image.fromarray(np.zeros((4, 4), np.uint8)) for _ in range(12)]
 """,
 }
+RECORDS = """
+class Record:
+    def __init__(self): self.gain = 1.0
+records = [Record() for _ in range(12)]
+def collate(many): return torch.tensor([one.gain for one in many])
+loader = DataLoader(records, batch_size=4, collate_fn=collate)
+"""
+SHARED = {
+    "what next gives where there are no more batches": """
+def advance():
+    steps = iter(loader)
+    for _ in range(4): one = next(steps, records[0])
+    one.gain = 0.5
+""",
+    "batches of another library": """
+from types import SimpleNamespace
+graphs = SimpleNamespace(DataLoader=lambda data: iter(data))
+def advance():
+    for one in graphs.DataLoader(records): one.gain = 0.5
+""",
+    "batches of a function that hands on what it is given": """
+def merge(many): return many[0] if isinstance(many[0], Record) else torch.tensor(many)
+other = DataLoader([1, 2, 3], collate_fn=merge)
+def advance():
+    batches = DataLoader(records, collate_fn=merge)
+    for one in batches: one.gain = 0.5
+""",
+    "a loader, or a list of what items read": """
+def advance(some=True):
+    part = loader
+    if some:
+        part = []
+        for place in range(3): part.append(records[place])
+    for one in part: one.gain = 0.5
+""",
+    "a loader, or what is imported": """
+def advance():
+    part = loader
+    from __main__ import records as part
+    for one in part: one.gain = 0.5
+""",
+    "batches that hold it": """
+plain = DataLoader(records, batch_size=4, collate_fn=list)
+def advance():
+    for many in plain:
+        for one in many: one.gain = 0.5
+""",
+    "items without batches": """
+plain = DataLoader(records, batch_size=None)
+def advance():
+    for one in plain: one.gain = 0.5
+""",
+    "batches of what is made later": """
+def advance():
+    one = next(iter(DataLoader([*map(loader.dataset.__getitem__, range(3))], batch_size=None)))
+    one.gain = 0.5
+""",
+}
+FOLDS = """
+from torch.utils.data import Subset
+rows, data = Rows(), 3
+def collate(many): return torch.tensor(many)
+def loaders(fold):
+    train = DataLoader(Subset(rows, range(fold, 12)), batch_size=4)
+    return train, DataLoader(Subset(rows, range(fold)), batch_size=4)
+def main():
+    for fold in range(3, 5):
+        {made}
+        total, batches = 0.0, train
+        told(batches)
+        for x in train:
+            x += 0.1
+            total += x.mean()
+        sizes = [data.shape for data in test]
+        for x in test:
+            x[0] = 2.0
+            total += x.sum()
+main()
+"""
+MADE = (
+    "train, test = loaders(fold)",
+    "train, test = DataLoader(rows, batch_size=4), DataLoader(rows, 4, shuffle=True)",
+    "train = DataLoader(rows, 4, collate_fn=collate); test = DataLoader(rows, collate_fn=collate)",
+)
+
+
+@pytest.mark.parametrize("text", SHARED.values(), ids=SHARED)
+def test_members_of_what_only_may_be_a_loader_are_no_batches(said, text) -> None:
+    loop = LOOP.replace("loader = DataLoader(rows, batch_size=4)", "")
+    assert said(HEAD + RECORDS + text + loop)[0].split()[0] in ("OWNED", "UNWRITTEN")
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_loaders_that_are_made_anew_for_each_fold_give_batches(said, made) -> None:
+    assert said(HEAD + FOLDS.format(made=made)) == ["whole", "whole"]
 
 
 @pytest.mark.parametrize("text", FLOWS.values(), ids=FLOWS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof.aliases import container_of
 from hasten.loader.proof.word_list import words
@@ -15,6 +15,8 @@ _PUTTING_INTO_FIRST = words(
     "setattr heappush heappushpop heapreplace insort insort_left insort_right setitem iadd "
     "__setattr__"
 )
+_BEFORE_COLLATE = 6
+"""How many parameters a `DataLoader` has before its collate function."""
 _FOR = (ast.For, ast.AsyncFor)
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.ListComp,
           ast.SetComp, ast.DictComp, ast.GeneratorExp)  # fmt: skip
@@ -27,6 +29,15 @@ class Returned(ast.expr):
     def __init__(self, call: ast.Call) -> None:
         super().__init__()
         self.call = call
+
+
+class Part(ast.expr):
+    """What stands at one place of a value that is taken apart."""
+
+    def __init__(self, whole: ast.AST, place: int) -> None:
+        super().__init__()
+        self.whole = whole
+        self.place = place
 
 
 def called(node: ast.Call) -> str:
@@ -65,6 +76,27 @@ def puts(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
     return [(node.func.value, one) for one in (*node.args, *node.keywords)]
 
 
+def parts(target: Any, source: ast.AST | None) -> list[tuple[ast.AST, ast.AST | None]]:
+    """Return the targets that a value is taken apart into, each with its part of it if known."""
+    targets = [target.value] if isinstance(target, ast.Starred) else target.elts
+    given = source.elts if isinstance(source, ast.Tuple) else targets
+    is_starred = any(isinstance(one, ast.Starred) for one in (target, *targets, *given))
+    if source is None or is_starred or len(given) != len(targets):
+        return [(one, None) for one in targets]
+    if given is targets:
+        return [(one, Part(source, place)) for place, one in enumerate(targets)]
+    return list(zip(targets, given, strict=True))
+
+
+def makes_batches(call: ast.Call) -> bool:
+    """Return whether a loader is made by this call as one that collates its items to batches."""
+    named = {one.arg: one.value for one in call.keywords}
+    is_starred = None in named or any(isinstance(one, ast.Starred) for one in call.args)
+    sizes = [*call.args[1:2], *(named[one] for one in ("batch_size",) if one in named)]
+    is_told = any(getattr(node, "value", call) is None for one in sizes for node in ast.walk(one))
+    return not (is_starred or is_told or len(call.args) > _BEFORE_COLLATE)
+
+
 def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
     """Return which targets a node binds to which expressions, and whether to their members."""
     if isinstance(node, ast.Assign):
@@ -83,6 +115,10 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
             if name
         ]
         return [(ast.Name(id=name, ctx=ast.Store()), node.subject, False) for name in names]
+    if isinstance(node, ast.ClassDef):
+        inside = [found for one in node.body for found in bindings(one)]
+        return [(ast.Attribute(ast.Name(node.name), target.id, ast.Store()), source, iterates)
+                for target, source, iterates in inside if isinstance(target, ast.Name)]  # fmt: skip
     if isinstance(node, ast.withitem) and node.optional_vars is not None:
         return [(node.optional_vars, node.context_expr, False)]
     return []

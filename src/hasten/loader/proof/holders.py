@@ -24,7 +24,7 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.loader.proof.kinds import gives_batches
+from hasten.loader.proof.items import NewBatches
 from hasten.loader.proof.source import is_user_class, is_user_file, stored
 from hasten.loader.proof.values import is_atomic
 
@@ -59,13 +59,15 @@ class ReachableNames(NamedTuple):
         near: variables from which it, or an object whose attributes are read, can be reached.
         nested: those attributes and variables whose members can be written in turn.
         collecting: those attributes and variables that are containers of what can be written.
-        loaders: variables that are a `DataLoader` wherever they are any of the above.
+        loaders: variables that are a loader with new batches wherever they are any of the above.
         shared: variables that are modules and classes.
         modules: those of the shared variables that are modules.
         leading: attributes by which anything of the above can be reached.
         direct: attributes and variables that are what is read, not only lead to it.
         leaders: names of the classes of objects that lead to what is read.
-        iterated: attributes that are a `DataLoader` wherever they lead to what is read.
+        iterated: attributes that are such a loader wherever they lead to what is read.
+        making: variables that are torch's class of loaders, or its module, wherever they are set.
+        collates: variables that are collate functions which copy what they are given.
         options: attributes and variables that hold nothing but a namespace, such as `args`.
         alive: names of the script's classes that have instances, and `path:line` of each of
             its functions that exist.
@@ -86,6 +88,8 @@ class ReachableNames(NamedTuple):
     direct: set[str]
     leaders: set[str]
     iterated: set[str]
+    making: set[str]
+    collates: set[str]
     options: set[str]
     alive: set[str]
     kinds: set[str]
@@ -157,9 +161,14 @@ def user_modules() -> list[ModuleType]:
 
 
 class _Graph:
-    """What the user's code can reach, and by which names."""
+    """What the user's code can reach, and by which names.
 
-    def __init__(self) -> None:
+    Args:
+        new_batches: tells which objects give batches that hold nothing of what items read.
+    """
+
+    def __init__(self, new_batches: NewBatches) -> None:
+        self._new_batches = new_batches
         self.edges: dict[int, list[_Edge]] = {}
         self.arrays: list[Any] = []
         self.loaders: set[int] = set()
@@ -196,7 +205,7 @@ class _Graph:
                     self.add(id(one), "", child)
                 if not is_user_class(type(one)):
                     continue
-            if gives_batches(one):
+            if self._new_batches(one):
                 self.loaders.add(id(one))
             for name, child in _parts(one):
                 self.add(id(one), name, child)
@@ -284,7 +293,8 @@ def names_of(
     Raises:
         TooLarge: there is too much to look through.
     """
-    graph = _Graph()
+    new_batches = NewBatches(loader)
+    graph = _Graph(new_batches)
     spaces = _add_variables(graph, frames, modules)
     _add_from_heap(graph, heap)
     graph.grow()
@@ -302,7 +312,12 @@ def names_of(
         | set(map(id, reads.classes))
         | {id(module) for module in modules if id(vars(module)) in reads.variables}
     )
-    loaders, others, shared = _by_kind(spaces, type(loader))
+    loaders = _everywhere(spaces, new_batches)
+    shared = {name for space in spaces for name, value in space.items()
+              if isinstance(value, (ModuleType, type))}  # fmt: skip
+    torchs = [sys.modules["torch.utils.data"], sys.modules["torch.utils.data"].DataLoader]
+    making = _everywhere(spaces, _is_one_of(torchs))
+    collates = _everywhere(spaces, _is_one_of(new_batches.collates))
     near, leading, iterated, leaders = _near(graph, read)
     direct = {name for one in read for _, name, _ in graph.edges.get(one, ()) if name}
     named = {name for space in spaces for name, value in space.items()
@@ -310,8 +325,8 @@ def names_of(
     kinds = {*reads.classes, *map(type, reads.classes), type(loader), type(loader.dataset),
              *map(type, reads.content.values()), *map(type, reads.objects.values())}  # fmt: skip
     return ReachableNames(
-        attributes, variables, near, nested, collecting, loaders - others, shared, named, leading,
-        direct | attributes | variables, leaders, iterated, options,
+        attributes, variables, near, nested, collecting, loaders, shared, named, leading,
+        direct | attributes | variables, leaders, iterated, making, collates, options,
         _named(graph.kinds.values()) | graph.functions.keys(), _named(kinds),
         cache(lambda place, method: _near(graph, graph.functions.get(place, set()), method)[:2]),
     )  # fmt: skip
@@ -329,17 +344,18 @@ def _named(kinds: Iterable[type]) -> set[str]:
     return found
 
 
-def _by_kind(spaces: Iterable[dict[str, Any]], kind: type) -> tuple[set[str], set[str], set[str]]:
-    """Return the variables that are loaders, that are anything else, and that all code shares."""
-    loaders: set[str] = set()
+def _is_one_of(known: list[Any]) -> Callable[[Any], bool]:
+    return lambda value: any(value is one for one in known)
+
+
+def _everywhere(spaces: Iterable[dict[str, Any]], fits: Callable[[Any], bool]) -> set[str]:
+    """Return the variables whose values fit in all places where there are any."""
+    found: set[str] = set()
     others: set[str] = set()
-    shared: set[str] = set()
     for space in spaces:
         for name, value in space.items():
-            (loaders if isinstance(value, kind) or gives_batches(value) else others).add(name)
-            if isinstance(value, (ModuleType, type)):
-                shared.add(name)
-    return loaders, others, shared
+            (found if fits(value) else others).add(name)
+    return found - others
 
 
 def _add_variables(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 from hasten.loader.proof import body as bodies
 from hasten.loader.proof import calls, containers, world
 from hasten.loader.proof.follower import Follower
 from hasten.loader.proof.frame import Given
+from hasten.loader.proof.kinds import loader_in
 from hasten.loader.proof.objects import attribute_of
 from hasten.loader.proof.reads import Facts, Reads
 from hasten.loader.proof.source import is_user_function
@@ -28,6 +29,68 @@ def read_items(loader: Any) -> tuple[Reads, bool]:
             return reads, shares
     reads.gap("its code is too large to be followed")
     return reads, True
+
+
+class NewBatches:
+    """Tells which objects give batches that hold nothing of what their items read.
+
+    Args:
+        proven: a loader of which that is known.
+
+    Attributes:
+        collates: collate functions whose batches hold nothing of whatever items they are given.
+    """
+
+    def __init__(self, proven: Any) -> None:
+        self.collates: list[Any] = []
+        self._kind = type(proven)
+        self._known: dict[tuple[int, ...], bool] = {}
+        self._known[self._key(proven)] = self._note(proven.collate_fn)
+
+    def __call__(self, one: Any) -> bool:
+        """Return whether an object is a loader with such batches, or iterates over one."""
+        loader = one if isinstance(one, self._kind) else loader_in(one)
+        if loader is None or is_user_function(type(loader).__iter__):
+            return False
+        key = self._key(loader)
+        if key not in self._known:
+            self._known[key] = self._examine(loader)
+        return self._known[key]
+
+    def _key(self, loader: Any) -> tuple[int, ...]:
+        return tuple(map(id, _parts(loader)))
+
+    def _examine(self, loader: Any) -> bool:
+        dataset, collate, is_batched = _parts(loader)
+        asked = SimpleNamespace(
+            dataset=dataset, collate_fn=collate, _auto_collation=is_batched, worker_init_fn=None
+        )
+        if not is_batched or collate is not _stock("default_collate"):
+            reads, shares = read_items(asked)
+            if shares or reads.gaps:
+                return False
+        return self._note(collate)
+
+    def _note(self, collate: Any) -> bool:
+        if collate is _stock("default_collate") or _copies(collate):
+            self.collates.append(collate)
+        return True
+
+
+def _parts(loader: Any) -> tuple[Any, Any, bool]:
+    """Return the dataset and the collate function of a loader or its iterator."""
+    mine = vars(loader)
+    dataset = mine.get("dataset", mine.get("_dataset"))
+    return dataset, mine.get("collate_fn", mine.get("_collate_fn")), loader._auto_collation
+
+
+def _copies(collate: Any) -> bool:
+    """Return whether what a collate function returns holds nothing of what it is given."""
+    reads = Reads(Facts(mixes=True))
+    body = bodies.Body(Follower(reads), "", {}, {}, None, {})
+    given = Given([new(shares=True, kind=list)], {}, ast.Pass())
+    made = calls.call_object(body, collate, given)
+    return not reads.gaps and not reads.keeps([made])
 
 
 def _read(loader: Any, facts: Facts) -> tuple[Reads, bool]:

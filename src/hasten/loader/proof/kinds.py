@@ -73,9 +73,15 @@ def is_patched(name: str) -> bool:
 
 def gives_batches(one: Any) -> bool:
     """Return whether an object is one of torch's own loaders, or iterates over one."""
+    return loader_in(one) is not None
+
+
+def loader_in(one: Any) -> Any:
+    """Return the loader of torch's own, or its iterator, whose batches an object gives, if any."""
     kind = type(one)
     if kind.__module__ == "torch.utils.data.dataloader":
-        return True
+        return one
     if kind.__module__.partition(".")[0] == "tqdm":
-        return gives_batches(vars(one).get("iterable"))
-    return kind is enumerate and any(map(gives_batches, gc.get_referents(one)))
+        return loader_in(vars(one).get("iterable"))
+    held = gc.get_referents(one) if kind is enumerate else ()
+    return next((found for part in held if (found := loader_in(part)) is not None), None)

@@ -35,10 +35,40 @@ _OF_TEXTS = words(
 )
 """Functions of modules that make strings, or new images, from strings."""
 _COLLECTING = words("list tuple set dict sorted frozenset zip enumerate reversed deque chain iter")
-_OF_CONTAINERS = words(
-    "get pop popleft items values keys copy setdefault popitem append apply parameters buffers "
-    "modules children named_parameters named_buffers named_modules named_children"
+OF_CONTAINERS = words(
+    "get pop popleft items values keys copy setdefault popitem append apply get_nowait recv result "
+    "parameters buffers modules children named_parameters named_buffers named_modules "
+    "named_children"
 )
+
+
+@dataclass
+class Levels:
+    """How near names are to what items read.
+
+    Attributes:
+        of: how near each of them is.
+        others: those that may be something near other than a loader, whose members are batches.
+    """
+
+    of: dict[str, int] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
+
+    def get(self, name: str) -> int:
+        """Return how near a name is."""
+        return self.of.get(name, FAR)
+
+    def add(self, name: str, found: int, *, is_loader: bool = False) -> None:
+        """Note how near a name is, too."""
+        if found > self.get(name):
+            self.of[name] = found
+        if found and not is_loader:
+            self.others.add(name)
+
+    @property
+    def size(self) -> int:
+        """How much is known; it only grows."""
+        return sum(self.of.values()) + len(self.others)
 
 
 @dataclass
@@ -65,16 +95,15 @@ class Known:
     classes: set[str]
     aliases: Mapping[str, set[str]]
     moves_path: bool = False
-    given: dict[str, int] = field(default_factory=dict)
+    given: Levels = field(default_factory=Levels)
     finding: set[str] = field(default_factory=set)
-    reached: dict[str, int] = field(default_factory=dict)
-    attributes: dict[str, int] = field(default_factory=dict)
+    reached: Levels = field(default_factory=Levels)
+    attributes: Levels = field(default_factory=Levels)
 
     @property
     def size(self) -> int:
         """How much is known; it only grows."""
-        levels = (self.given, self.reached, self.attributes)
-        return len(self.finding) + sum(sum(one.values()) for one in levels)
+        return len(self.finding) + self.given.size + self.reached.size + self.attributes.size
 
 
 class CodeScope(Protocol):
@@ -125,15 +154,15 @@ def _children(node: ast.AST) -> list[ast.AST]:
 
 def _of_attribute(scope: CodeScope, node: ast.Attribute) -> int:
     known, names = scope.known, scope.names
-    given = known.given.get(node.attr, FAR)  # a property, say
-    put = known.attributes.get(node.attr, FAR)  # since the code ran, into whatever object
+    given = known.given.get(node.attr)  # a property, say
+    put = known.attributes.get(node.attr)  # since the code ran, into whatever object
     is_figure = node.attr in FIGURES - names.direct - names.leading
     if given or is_figure or not level(scope, node.value):
         return max(given, put)
     if node.attr in names.direct:
         return NEAR
-    if node.attr in known.attributes:
-        return known.attributes[node.attr]
+    if put:
+        return put
     if node.attr in names.leading:
         return HOLDS
     return FAR if node.attr in known.stored else NEAR
@@ -142,7 +171,7 @@ def _of_attribute(scope: CodeScope, node: ast.Attribute) -> int:
 def _of_call(scope: CodeScope, node: ast.Call) -> int:
     if targets := scope.known.aliases.get(callee(node)):
         given = (level(scope, one) for one in (node.func, *node.args, *node.keywords))
-        return NEAR * any((*given, *(scope.known.given.get(target, FAR) for target in targets)))
+        return NEAR * any((*given, *map(scope.known.given.get, targets)))
     if getattr(node.func, "id", "") == "type" and len(node.args) == 1:
         return level(scope, node.args[0])  # what is set on a class is seen in its objects
     return _of_named_call(scope, node)
@@ -162,11 +191,11 @@ def _of_named_call(scope: CodeScope, node: ast.Call) -> int:
         return FAR
     if name == "super" and owner is None:
         given = [*given, *(ast.Name(one) for one in scope.parameters[:1])]
-    if name in known.functions and not (owner is not None and name in _OF_CONTAINERS):
+    if name in known.functions and not (owner is not None and name in OF_CONTAINERS):
         own = scope.level_of(name) if owner is None else FAR
         builds = name[:1].isupper() or name in known.classes
         built = HOLDS if builds and any(level(scope, one) for one in given) else FAR
-        return max(known.given.get(name, FAR), built, own and NEAR)
+        return max(known.given.get(name), built, own and NEAR)
     if name in _COUNTS or (is_module and name in _MAKING):
         return FAR
     found = max((level(scope, one) for one in given), default=FAR)
@@ -179,7 +208,7 @@ def _of_named_call(scope: CodeScope, node: ast.Call) -> int:
 def _is_made_of_texts(scope: CodeScope, node: ast.Call, *, is_module: bool) -> bool:
     """Return whether a call gives a loader's batch, or something made from strings alone."""
     name, owner = called(node), getattr(node.func, "value", None)
-    if name == "next" and node.args and scope.is_loader(node.args[0]):
+    if name == "next" and node.args and scope.is_loader(node):
         return True
     if owner is not None and not is_module:
         return _is_text(scope, owner)

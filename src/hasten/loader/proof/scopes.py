@@ -7,17 +7,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.proof.bindings import (
+    Part,
     bindings,
     called,
     callee,
     imported,
     is_own_list,
+    makes_batches,
+    parts,
     puts,
     stored,
 )
-from hasten.loader.proof.nearness import FAR, HOLDS, NEAR, Known, level
+from hasten.loader.proof.nearness import FAR, HOLDS, NEAR, OF_CONTAINERS, Known, Levels, level
 from hasten.loader.proof.script import Unreadable, applied, names_of
 from hasten.loader.proof.source import first_line
+from hasten.loader.proof.stored_names import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,7 +52,6 @@ class VariableScope:
         parameters: the function's parameters, in order.
         first: the first one, where the function is a method.
         near: its own variables that may lead to what the items read, and how near they are.
-        loaders: those that are loaders and nothing else: iterating over them gives batches.
         filled: parameters into which something near is put.
         found: its own variables that it sets from what is near outside of it.
         finds: whether others get from it what it finds outside: it is a function, or a special
@@ -69,16 +72,20 @@ class VariableScope:
         self._imported = imported(self.nodes)
         outside = {name for node in self.nodes if isinstance(node, (ast.Global, ast.Nonlocal))
                    for name in node.names}  # fmt: skip
-        bound = set(self.parameters) | stored(self.nodes) | set(self._imported)
-        self._own = set() if unit.function is None else bound - outside
+        mine = list(within(unit.nodes))
+        own = {*self.parameters, *stored(mine), *imported(mine)} - outside
+        inner = {*own, *stored(self.nodes), *self._imported} - outside
+        # A name that only code inside binds, a comprehension say, may be another variable here.
+        self._own, self._inner = (own, inner) if unit.function is not None else (set(), set())
         self._bindings = [pair for node in self.nodes for pair in bindings(node)]
         self._defined = {one.name for one in self.nodes if isinstance(one, ast.FunctionDef)}
         self._puts = [pair for node in self.nodes for pair in puts(node)]
         self._puts += [(node.target, node.value) for node in self.nodes
                        if isinstance(node, ast.AugAssign)]  # fmt: skip
         running = unit.frame is not None
-        self.near = {name: self._of_names(name) for name in self._own & names.near if running}
-        self.loaders = self._own & names.loaders if running else set()
+        self.near = Levels()
+        for name in self._own & names.near if running else ():
+            self.near.add(name, self._of_names(name), is_loader=name in names.loaders)
         self.filled: set[str] = set()
         self.found: set[str] = set()
         self.finds = unit.function is not None and not unit.owner
@@ -89,14 +96,20 @@ class VariableScope:
         for name, default in _defaults(self.unit):
             walked = (one.id for one in ast.walk(default) if isinstance(one, ast.Name))
             if any(map(self._of_names, walked)):
-                self.near[name] = NEAR
+                is_loader = self.unit.frame is not None and name in self.names.loaders
+                self.near.add(name, NEAR, is_loader=is_loader)
         for node in self.nodes:
             if isinstance(node, ast.ExceptHandler) and node.name:
-                self._own |= {node.name}
-                self.near[node.name] = NEAR
+                self._inner.add(node.name)
+                self.near.add(node.name, NEAR)
         if self.unit.function is not None:
             for name, original in self._imported.items():
-                self.near[name] = max(self._of_names(original), self._of_names(name))
+                self.near.add(name, max(self._of_names(original), self._of_names(name)))
+
+    def lead(self, names: Iterable[str], found: int) -> None:
+        """Note that some of its variables may be near, whatever they are."""
+        for name in names:
+            self.near.add(name, found)
 
     def _of_names(self, name: str) -> int:
         if name in self.names.direct:
@@ -115,14 +128,11 @@ class VariableScope:
         while grown:
             before = self._size
             for target, source, iterates in self._bindings:
-                is_loader = self.is_loader(source)
                 if found := self._given_by(source, iterates=iterates):
-                    self._bind(target, NEAR if iterates else found)
+                    self._bind(target, found, None if iterates else source)
                     if self._is_from_outside(source):
                         self.found |= {one.id for one in ast.walk(target)
-                                       if isinstance(one, ast.Name)} & self._own  # fmt: skip
-                    if is_loader and isinstance(target, ast.Name) and target.id in self._own:
-                        self.loaders.add(target.id)
+                                       if isinstance(one, ast.Name)} & self._inner  # fmt: skip
             for target, source in self._puts:
                 if level(self, source):
                     self._put(target)
@@ -131,50 +141,55 @@ class VariableScope:
 
     @property
     def _size(self) -> int:
-        near = sum(self.near.values()) + len(self.loaders) + len(self.found)
-        return near + self.known.size
+        return self.near.size + len(self.found) + self.known.size
 
     def _given_by(self, source: ast.AST, *, iterates: bool) -> int:
         """Return how near a value is that an expression gives to a variable, or its members."""
         is_loader = self.is_loader(source)
         methods = {"__iter__", "__next__"} if iterates else {"__enter__"}
-        if self.known.finding & methods and not is_loader:
+        if self.known.finding & methods and not (is_loader and self.is_near(source)):
             return NEAR
-        return FAR if iterates and is_loader else level(self, source)
+        if iterates:
+            return FAR if is_loader else NEAR * self.is_near(source)
+        return level(self, source)
 
-    def _bind(self, target: ast.AST, found: int) -> None:
+    def _bind(self, target: ast.AST, found: int, source: ast.AST | None) -> None:
+        is_loader = source is not None and self.is_loader(source)
         if isinstance(target, ast.Attribute):
-            self._raise(self.known.attributes, target.attr, found)
+            self.known.attributes.add(target.attr, found, is_loader=is_loader)
             self._put(target.value)
         elif isinstance(target, ast.Subscript):
             self._put(target.value)
         elif isinstance(target, (ast.Tuple, ast.List, ast.Starred)):
-            for one in ast.iter_child_nodes(target):
-                self._bind(one, NEAR)
+            for one, part in parts(target, source):
+                is_seen = part is not None and not isinstance(part, Part)
+                if found := level(self, part) if is_seen else NEAR:
+                    self._bind(one, found, part)
         elif isinstance(target, ast.Name):
-            self._reach(target.id, found)
+            self._reach(target.id, found, is_loader=is_loader)
 
     def _put(self, target: ast.AST) -> None:
         """Follow that something near was put into an object."""
         while isinstance(target, (ast.Attribute, ast.Subscript, ast.Call)):
             if isinstance(target, ast.Attribute):
-                self._raise(self.known.attributes, target.attr, HOLDS)
+                self.known.attributes.add(target.attr, HOLDS)
             target = target.func if isinstance(target, ast.Call) else target.value
         if isinstance(target, ast.Name) and target.id not in self.known.functions:
             self._reach(target.id, HOLDS)
+            if target.id not in self._own:  # it may be one of the code around
+                self._reach_outside(target.id, HOLDS)
             if target.id in self.parameters:
                 self.filled.add(target.id)
 
-    def _reach(self, name: str, found: int) -> None:
-        if name in self._own:
-            self._raise(self.near, name, found)
-        elif name not in self.names.modules:
-            self._raise(self.known.reached, name, found)
+    def _reach(self, name: str, found: int, *, is_loader: bool = False) -> None:
+        if name in self._inner:
+            self.near.add(name, found, is_loader=is_loader)
+        else:
+            self._reach_outside(name, found, is_loader=is_loader)
 
-    @staticmethod
-    def _raise(levels: dict[str, int], name: str, found: int) -> None:
-        if levels.get(name, FAR) < found:
-            levels[name] = found
+    def _reach_outside(self, name: str, found: int, *, is_loader: bool = False) -> None:
+        if name not in self.names.modules:
+            self.known.reached.add(name, found, is_loader=is_loader)
 
     def _gives(self) -> None:
         is_lambda = isinstance(self.unit.function, ast.Lambda)
@@ -183,13 +198,22 @@ class VariableScope:
         for node in given:
             if isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom)) and node.value is not None:
                 found = level(self, node.value)
-                if found:
-                    self._raise(self.known.given, self.unit.name, NEAR
-                                if not isinstance(node, ast.Return) else found)  # fmt: skip
+                self._give(node.value, found, returns=isinstance(node, ast.Return))
                 if found and self._is_from_outside(node.value):
                     self.hands = self.finds or bool(self.unit.owner)
                     if self.finds:
                         self.known.finding.add(self.unit.name)
+
+    def _give(self, value: ast.AST, found: int, *, returns: bool) -> None:
+        """Note what the function gives; of several values that it returns, each by its place."""
+        given, name = self.known.given, self.unit.name
+        if found:
+            given.add(name, found if returns else NEAR, is_loader=returns and self.is_loader(value))
+        members = value.elts if returns and isinstance(value, ast.Tuple) else []
+        for place, one in enumerate(members):
+            given.add(f"{name}[{place}]", level(self, one), is_loader=self.is_loader(one))
+        if not members or any(isinstance(one, ast.Starred) for one in members):
+            given.add(f"{name}[]", found)
 
     def reach_holders(self, running: Iterable[VariableScope]) -> None:
         """Follow what already held this function, by another name, when the pass began."""
@@ -201,13 +225,13 @@ class VariableScope:
             for name in variables - {self.unit.name}:
                 scope._reach(name, HOLDS)
         for name in attributes:
-            self._raise(self.known.attributes, name, HOLDS)
+            self.known.attributes.add(name, HOLDS)
 
     def _is_from_outside(self, node: ast.AST) -> bool:
         """Return whether an expression takes something near that no parameter leads to."""
         return any(isinstance(one, ast.Name) and one.id not in self.names.shared
                    and (one.id in self.found or self.hands_out(one.id)
-                        or (one.id not in self._own and self.level_of(one.id) > FAR))
+                        or (one.id not in self._own and self._outside(one.id) > FAR))
                    for one in ast.walk(node))  # fmt: skip
 
     def hands_out(self, name: str) -> bool:
@@ -216,9 +240,11 @@ class VariableScope:
 
     def level_of(self, name: str) -> int:
         """Return how near a variable is."""
-        if name in self._own:
-            return self.near.get(name, FAR)
-        return max(self._of_names(name), self.known.reached.get(name, FAR))
+        found = self.near.get(name)
+        return found if name in self._own else max(found, self._outside(name))
+
+    def _outside(self, name: str) -> int:
+        return max(self._of_names(name), self.known.reached.get(name))
 
     def stays(self, parameter: str) -> bool:
         """Return whether a parameter is what it was given, and is not set to something else."""
@@ -242,13 +268,49 @@ class VariableScope:
     def is_loader(self, node: ast.AST) -> bool:
         """Return whether an expression is a loader, or gives what a loader gives."""
         if isinstance(node, ast.Name):
-            known = self.loaders if node.id in self._own else self.names.loaders
-            return node.id in known
+            return self._names_loader(node.id)
         if isinstance(node, ast.Attribute):
-            return node.attr in self.names.iterated
-        if isinstance(node, ast.Call) and called(node) in _PASSING_ON and node.args:
-            return all(self.is_loader(one) or not self.is_near(one) for one in node.args)
-        return False
+            is_other = any(
+                node.attr in one.others for one in (self.known.attributes, self.known.given)
+            )
+            return node.attr in self.names.iterated and not is_other
+        call = node.whole if isinstance(node, Part) else node
+        if not isinstance(call, ast.Call):
+            return False
+        if called(call) in self.known.functions:
+            return self._gives_loader(call, node.place if isinstance(node, Part) else None)
+        if called(call) in _PASSING_ON and node is call:
+            return all(self.is_loader(one) or not self.is_near(one) for one in call.args)
+        return node is call and self._makes_loader(call)
+
+    def _names_loader(self, name: str) -> bool:
+        if name in self._own:
+            return name not in self.near.others
+        is_other = self._of_names(name) and name not in self.names.loaders
+        return not (is_other or name in self.near.others or name in self.known.reached.others)
+
+    def _makes_loader(self, call: ast.Call) -> bool:
+        """Return whether a call makes a loader of torch's whose batches are copies."""
+        maker = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+        is_known = ast.unparse(maker) == "torch.utils.data" or (
+            isinstance(maker, ast.Name) and maker.id in self.names.making - self._inner
+        )
+        if called(call) != "DataLoader" or not is_known or not makes_batches(call):
+            return False
+        collates = (one.value for one in call.keywords if one.arg == "collate_fn")
+        known = self.names.collates - self._inner
+        return all(isinstance(one, ast.Name) and one.id in known for one in collates)
+
+    def _gives_loader(self, call: ast.Call, place: int | None) -> bool:
+        """Return whether a function of the script gives only loaders, or has one at a place."""
+        name = called(call)
+        is_method = isinstance(call.func, ast.Attribute)
+        if name in (OF_CONTAINERS if is_method else ()) or name in self.known.classes:
+            return False
+        if not is_method and self.level_of(name):  # what is called may be anything
+            return False
+        wanted = {name} if place is None else {f"{name}[{place}]", f"{name}[]"}
+        return self.known.given.others.isdisjoint(wanted)
 
     def is_module(self, node: ast.AST) -> bool:
         """Return whether an expression is a module, or an attribute reached through one.
@@ -280,7 +342,7 @@ class VariableScope:
         """Return whether a variable holds what can be written in place."""
         if name not in self.names.variables:
             return False
-        return name not in self._own or name in self.near
+        return name not in self._own or self.near.get(name) > FAR
 
 
 def scopes_of(
@@ -329,7 +391,7 @@ def _by_name(scopes: Iterable[VariableScope], code: ScriptCode) -> dict[str, lis
         for name in called_by:
             by_name.setdefault(name, []).append(scope)
         if heirs & code.handed:
-            scope.near |= dict.fromkeys(scope.parameters[1:], NEAR)
+            scope.lead(scope.parameters[1:], NEAR)
         elif not is_building:
             _hand_over(scope, code)
     return by_name
@@ -341,16 +403,16 @@ def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
     called_by = names_of(unit)
     is_handed = unit.name == "<lambda>" or not code.handed.isdisjoint(called_by)
     if is_handed or (unit.name.startswith("__") and len(called_by) == 1):
-        scope.near |= dict.fromkeys(scope.parameters, NEAR)
+        scope.lead(scope.parameters, NEAR)
     elif (unit.owner, unit.name) in code.overriding:
-        scope.near |= dict.fromkeys(_leading_parameters(scope), HOLDS)
-    is_special = scope.first in scope.near and not is_handed
+        scope.lead(_leading_parameters(scope), HOLDS)
+    is_special = scope.near.get(scope.first) and not is_handed
     if is_special and unit.owner not in names.kinds:
         # Python calls it on objects of its class. Those are not read, and may hold nothing that is.
         heirs = heirs_of(unit.owner, code.parents)
         family = heirs.union(*(_ancestors(heir, code.parents) for heir in heirs))
         leads = bool(family & (names.leaders | names.kinds | names.near))
-        scope.near[scope.first] = HOLDS if leads or not heirs <= code.plain else FAR
+        scope.near.of[scope.first] = HOLDS if leads or not heirs <= code.plain else FAR
 
 
 def _leading_parameters(scope: VariableScope) -> set[str]:
@@ -449,17 +511,12 @@ def _take(
     grown = False
     for name, value in given:
         found, is_loader = level(scope, value), scope.is_loader(value)
-        if name in target.filled and not found:
+        if name in target.filled and (not found or is_loader):
             scope._put(value)
-            grown |= level(scope, value) > FAR
-        if found > target.near.get(name, FAR):
-            if is_loader and name not in target.near:
-                target.loaders.add(name)
-            target.near[name] = found
-            grown = True
-        if found and name in target.loaders and not is_loader:
-            target.loaders.discard(name)
-            grown = True
+            grown |= (level(scope, value), scope.is_loader(value)) != (found, is_loader)
+        before = target.near.size
+        target.near.add(name, found, is_loader=is_loader)
+        grown |= before != target.near.size
     return grown
 
 

@@ -44,6 +44,8 @@ _OF_CLASSES = {"__subclasses__", "__mro__", "__bases__", "__base__", "mro", "met
 _EMPTY = {"object", "Dataset", "IterableDataset", "Module", "ABC", "Generic"}
 """Base classes of libraries whose constructors store none of their arguments."""
 _NUMBERS = {"int", "float", "bool", "str"}
+_NAMESPACES = {"SimpleNamespace", "Namespace", "EasyDict", "edict", "Munch", "AttrDict", "DotDict"}
+_MAKING_CLASSES = {"namedtuple", "make_dataclass"}
 _OWN_CLASS = "type()"
 """Stands for a call of a class through an object of it, or through `cls` in its own code."""
 _PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "Unpickler", "weights_only"}
@@ -141,7 +143,7 @@ def code_of(
         alive = {*alive, *parents, *map(_place, known)}
     plain = _plain_classes(trees.values())
     stored = {name for tree in trees.values() for name in _attributes_of(tree)}
-    stored -= _fields(trees.values(), plain)
+    stored -= _fields(trees.values(), plain) | set(_named_fields(trees.values()))
     waiting = known
     while True:
         if ANY_NAME in mentioned:  # a computed name may be that of any function
@@ -341,6 +343,17 @@ def _fields(trees: Iterable[Tree], plain: set[str]) -> set[str]:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
         and getattr(one.annotation, "id", "") not in _NUMBERS
     }  # fmt: skip
+
+
+def _named_fields(trees: Iterable[Tree]) -> Iterator[str]:
+    """Yield the attributes of namespaces and of tuples with names, which unseen code sets."""
+    for node in (node for tree in trees for node in tree.nodes if isinstance(node, ast.Call)):
+        if called(node) in _NAMESPACES:
+            yield from (one.arg for one in node.keywords if one.arg)
+        elif called(node) in _MAKING_CLASSES:
+            texts = (getattr(one, "value", None) for one in ast.walk(node))
+            for text in (one for one in texts if isinstance(one, str)):
+                yield from text.replace(",", " ").split()
 
 
 def _keeps_classes(tree: Tree) -> bool:

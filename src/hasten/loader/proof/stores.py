@@ -246,6 +246,12 @@ class Writes:
         if not is_called and not _is_looked_at(node, scope.parents, flat=False, whole=False):
             self._gap(ProofReason.OWNED, "the script takes an attribute by name", node, scope)
 
+    def _gotten_by_name(self, node: ast.Call, scope: VariableScope) -> None:
+        """Look at what `attrgetter` will take, of whatever object."""
+        texts = [str(getattr(one, "value", "*")) for one in node.args]
+        if {part for text in texts for part in text.split(".")} & (self._names.attributes | {"*"}):
+            self._gap(ProofReason.OWNED, "the script takes an attribute by name", node, scope)
+
     def _worked_on(self, node: ast.Call, scope: VariableScope) -> None:
         """Look at a method that writes into what it is called on."""
         name = called(node)
@@ -281,6 +287,8 @@ class Writes:
                 self._gap(ProofReason.UNWRITTEN, f"the script uses {name}()", node, scope)
         elif name == "getattr" and isinstance(node.func, ast.Name):
             self._taken_by_name(node, scope)
+        elif name == "attrgetter":
+            self._gotten_by_name(node, scope)
         elif name in _SETTERS:
             owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
             is_bound = len(node.args) <= _BOUND.get(name, 0)
