@@ -28,9 +28,9 @@ def recipes(draw):
     def make():
         generator = torch.Generator().manual_seed(5) if seeded else None
         if in_order:
-            inner = SequentialSampler(range(count))
+            inner = SequentialSampler(list(range(count)))
         else:
-            inner = RandomSampler(range(count), generator=generator)
+            inner = RandomSampler(list(range(count)), generator=generator)
         return BatchSampler(inner, size, drop_last)
 
     return make
@@ -80,6 +80,18 @@ def test_batches_that_grow_in_mid_pass_are_heeded_as_torch_does(make, at, size) 
             sampler.batch_size = size
 
     stock, ours = both(make, grow)
+    assert ours == stock
+
+
+@given(recipes(), st.integers(0, 3), st.integers(-3, 5))
+@settings(max_examples=150, deadline=None)
+def test_data_that_grows_or_shrinks_in_mid_pass_is_heeded_as_torch_does(make, at, more) -> None:
+    def change(sampler, number):
+        rows = sampler.sampler.data_source
+        if number == at:
+            rows[:] = rows[:more] if more < 0 else rows + [0] * more
+
+    stock, ours = both(make, change)
     assert ours == stock
 
 

@@ -67,10 +67,10 @@ def _sequential(sampler: Any) -> Iterator[Any]:
 
 
 def _random(sampler: Any) -> Iterator[Any]:
-    """Yield a permutation, drawn when torch would draw it.
+    """Yield what torch draws, each draw made when torch would make it.
 
-    If it was given no generator, nobody sees the one it makes: then torch's second draw, of which
-    nothing is used, is skipped.
+    Where the data has grown or shrunk meanwhile, torch begins a second permutation. If nothing of
+    it is used, and nobody sees the generator, it is skipped.
     """
     import torch
 
@@ -79,9 +79,11 @@ def _random(sampler: Any) -> Iterator[Any]:
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         generator = torch.Generator()
         generator.manual_seed(seed)
-    yield torch.randperm(count, generator=generator)
-    if sampler.generator is not None:
-        yield torch.randperm(count, generator=generator)[:0]
+    for _ in range(sampler.num_samples // count):
+        yield torch.randperm(count, generator=generator)
+    rest_count = sampler.num_samples % count
+    if rest_count or sampler.generator is not None:
+        yield torch.randperm(count, generator=generator)[:rest_count]
 
 
 def _batches(sampler: Any, start: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
