@@ -158,7 +158,7 @@ def test_too_many_threads_are_told_by_steps_with_fewer_or_by_waits(told) -> None
 def test_a_wait_is_a_share_of_all_time_and_a_gain_one_of_the_steps(told) -> None:
     found = told("oversubscribed-threads", threads=16, **waiting(0.03, own=8.0, busy=2.0))
     assert found.is_of_all
-    assert "the loop waits for a CPU in 30% of the time." in found.message
+    assert "the loop waits for a CPU 30% of the time." in found.message
     assert not told("oversubscribed-threads", threads=16, **faster(2.0, 4)).is_of_all
 
 

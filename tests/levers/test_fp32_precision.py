@@ -30,6 +30,7 @@ def test_offers_the_fewer_bits_that_the_device_has() -> None:
     ("traits", "why"),
     [
         (on_cpu(ratio=1.02), "only 1.02x faster with bf16 here"),
+        (on_cpu(ratio=0.8), "products are 1.25x slower with bf16 here"),
         (on_cpu(matmul="high"), "sets the precision of float32 products itself"),
         (on_cpu(matmul="mixed"), "itself (mixed)"),
         (on_cpu(dtype="float64"), "the model's dtype is float64"),

@@ -54,7 +54,8 @@ def why_not(context: ScriptContext) -> str:
         return f"reduced-precision products were not timed on this {model.device}"
     if ratio >= _LEAST_RATIO:
         return ""
-    return f"float32 products are only {ratio:.2f}x faster with {_kind(context)} here"
+    faster = f"only {ratio:.2f}x faster" if ratio >= 1 else f"{1 / ratio:.3g}x slower"
+    return f"float32 products are {faster} with {_kind(context)} here"
 
 
 def promising(context: ScriptContext) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from hasten.errors import UsageError
-from hasten.units import duration
+from hasten.units import duration, whole_minutes
 
 NOISE_LEAST_COUNT, NOISE_LEAST_S = 8, 3.0
 CONFIRM_ROUNDS, CONFIRM_LEAST_COUNT = 2, 10
@@ -80,20 +80,21 @@ def too_short(budget_s: float, needed_s: float, *, least_s: float | None = None)
     >>> too_short(10.0, 231.0).remedy
     'Give it --budget 240s or longer.'
     >>> too_short(10.0, 620.0, least_s=81.0).remedy
-    'Give it --budget 620s or longer; 90s may do if later steps are quicker than the first.'
+    'Give it --budget 11m or longer; 90s may do if later steps are quicker than the first.'
     """
-    less = ""
-    if least_s is not None and _tens(least_s) < _tens(needed_s):
-        less = f"; {_tens(least_s)}s may do if later steps are quicker than the first"
+    enough, less = _option(needed_s), ""
+    if least_s is not None and (least := _option(least_s)) != enough:
+        less = f"; {least} may do if later steps are quicker than the first"
     return UsageError(
         f"A budget of {duration(budget_s)} holds no answer for this script: a proved and confirmed "
         f"one needs about {duration(needed_s)}.",
-        remedy=f"Give it --budget {_tens(needed_s)}s or longer{less}.",
+        remedy=f"Give it --budget {enough} or longer{less}.",
     )
 
 
-def _tens(seconds: float) -> int:
-    return 10 * ceil(seconds / 10)
+def _option(seconds: float) -> str:
+    """Return a budget rounded up, to tens of seconds or, from ten minutes, to whole minutes."""
+    return whole_minutes(seconds) if seconds > 600 else f"{10 * ceil(seconds / 10)}s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

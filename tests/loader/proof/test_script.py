@@ -657,6 +657,25 @@ CALLED = {
     "new numbers of its size": (
         "", "mine = torch.zeros([len(rows), rows.table.size]).to('cpu'); mine[0] = 1.0", "whole",
     ),
+    "a function that a method of lists is called like": (
+        "def append(rows, row): rows.append(row)\n", "kept = []; kept.append(rows)", "whole",
+    ),
+    "a function that a method is called like, and that could be called so": (
+        "def append(rows, row=2.0): rows.append(row)\n",
+        "if number > 90: [].append(rows)", "OWNED",
+    ),
+    "a function that a method is called like, with all that it needs": (
+        "def append(rows, row): rows.append(row)\n",
+        "if number > 90: model.append(rows, 2.0)", "OWNED",
+    ),
+    "a function that a method is called like, with what a keyword gives it": (
+        "def append(row, rows): rows.append(row)\n",
+        "if number > 90: model.append(rows=rows)", "OWNED",
+    ),
+    "a function that a method is called like, with what a table gives it": (
+        "def append(row, rows): rows.append(row)\n",
+        "if number > 90: model.append(*[2.0, rows])", "OWNED",
+    ),
     "an option that needs what is not installed": (
         "def count():\n    import nobody_knows_this\n", "if number > 90: count()", "whole",
     ),

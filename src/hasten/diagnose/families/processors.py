@@ -37,7 +37,7 @@ def _cost_of_threads(
         return share, f"with {count} {steps} {times(faster.mid_ratio)} faster.", False
     if not is_worth_telling(waits):
         return None
-    return waits, f"{loop} waits for a CPU in {percent(waits.mid_ratio)} of the time.", True
+    return waits, f"{loop} waits for a CPU {percent(waits.mid_ratio)} of the time.", True
 
 
 def _oversubscribed_threads(case: Case) -> Finding | None:
@@ -111,7 +111,7 @@ def _contended_machine(case: Case) -> Finding | None:
         is_of_all=True,
         message=f"Other processes keep {rivals.others_ratio:.1f} of "
         f"{counted(int(case.found['processors.cpus_count']), 'CPU')} busy: the loop waits for one "
-        f"in {percent(share.mid_ratio)} of the time.{tried}",
+        f"{percent(share.mid_ratio)} of the time.{tried}",
         remedy="Stop what else runs here, give the job cores of its own, or let threads that wait "
         f"for others sleep sooner.{advised}",
     )

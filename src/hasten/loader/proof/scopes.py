@@ -479,7 +479,9 @@ def _call_of_applied(node: ast.Call) -> list[ast.Call]:
 
 def _pass_to(scope: VariableScope, node: ast.Call, target: VariableScope) -> bool:
     """Give what a call passes to the parameters of a function of that name."""
-    names = _positional(target.unit)
+    names, args = _positional(target.unit), node.args
+    spreads = any(isinstance(one, ast.Starred) for one in args)
+    spreads = spreads or any(one.arg is None for one in node.keywords)
     given: list[tuple[str, ast.AST]] = []
     if target.first:
         names = names[1:]
@@ -487,18 +489,20 @@ def _pass_to(scope: VariableScope, node: ast.Call, target: VariableScope) -> boo
             given.append((target.first, node.func.value))
             value = node.func.value
             if getattr(value, "attr", getattr(value, "id", "")) in scope.known.functions:
-                given += list(zip([target.first, *names], node.args, strict=False))
+                given += list(zip([target.first, *names], args, strict=False))
     elif names and isinstance(node.func, ast.Attribute) and not target.unit.owner:
         given.append((names[0], node.func.value))  # it may have become a method
-        given += list(zip(names[1:], node.args, strict=False))
-    spreads = any(isinstance(one, ast.Starred) for one in node.args)
-    if spreads or any(one.arg is None for one in node.keywords):
+        given += list(zip(names[1:], args, strict=False))
+        least_count = len(names) - len(_arguments(target.unit).defaults)
+        if not spreads and len(args) + len(node.keywords) < least_count:
+            args = []  # or else it is no call of this function, which needs more
+    if spreads:
         given += [(name, node) for name in target.parameters]
         given += [(name, one) for name in target.parameters
-                  for one in (*node.args, *(more.value for more in node.keywords))]  # fmt: skip
+                  for one in (*args, *(more.value for more in node.keywords))]  # fmt: skip
     rest = [name for name in target.parameters if name not in names and name != target.first]
-    given += list(zip(names, node.args, strict=False))
-    given += [(name, one) for name in rest for one in node.args[len(names) :]]
+    given += list(zip(names, args, strict=False))
+    given += [(name, one) for name in rest for one in args[len(names) :]]
     given += [(one.arg, one.value) for one in node.keywords if one.arg in target.parameters]
     given += [(name, one.value) for one in node.keywords if one.arg not in target.parameters
               for name in rest]  # fmt: skip
