@@ -103,6 +103,13 @@ loop, same = both([4, 4, 4, 4, 2] * 4)
 facts["odd"] = [same, loop.compiler.built, loop.compiler.ran]
 loop, same = both([*range(3, 20)], patience=4)
 facts["changing"] = [same, loop.compiler.built, loop.compiler.ran > 8]
+class Sized(Net):
+    def forward(self, x):
+        return super().forward(x.view(x.shape[0], 2, 3).reshape(x.shape[0], -1)) / x.shape[0]
+
+
+loop, same = both([*range(3, 20)], patience=4, make=Sized)
+facts["sizes"] = [same, loop.compiler.built, loop.errors]
 loop, same = both([4, 5] * 6)
 facts["two"] = [same, loop.compiler.built, loop.compiler.ran]
 loop, same = both([4] * 3, at_once=True)
@@ -450,6 +457,10 @@ def test_shapes_that_change_all_the_time_share_one_graph(twins) -> None:
     assert same
     assert built_count == 1
     assert often
+
+
+def test_sizes_that_a_model_asks_for_are_nothing_that_it_keeps(twins) -> None:
+    assert twins["sizes"] == [True, 1, []]
 
 
 def test_a_few_shapes_have_a_graph_each(twins) -> None:

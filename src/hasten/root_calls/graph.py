@@ -147,9 +147,12 @@ def _behind(graph: Any, inputs: Any) -> set[int]:
 
 
 def _learns(node: Any) -> bool:
+    import torch
+
+    numbers = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)  # sizes, where they change
     value = node.meta.get("example_value")
     several = value if isinstance(value, (list, tuple)) else (value,)
-    return any(getattr(one, "requires_grad", True) for one in several)
+    return any(getattr(one, "requires_grad", not isinstance(one, numbers)) for one in several)
 
 
 def _own_cache() -> AbstractContextManager[Any]:
