@@ -313,6 +313,15 @@ def test_a_python_that_starts_workers_anew_wants_a_guard(
     assert ("if __name__ == '__main__'" in remedy) == guards
 
 
+@pytest.mark.parametrize("stays", [True, False])
+def test_workers_are_to_stay_where_the_dataset_does(machine_of, stays) -> None:
+    traits = replace(MAIN, loader=replace(MAIN.loader, is_unchanged=stays))
+    starts = {"loading.starts": [[at, 0.2, 0.3, 0.1] for at in (0.0, 3.0, 6.0)]}
+    told = findings(machine_of(8), traits=traits, found=LOOK | starts)
+    for name in ("few-workers", "worker-respawn"):
+        assert ("unless the script changes its dataset" in told[name].remedy) != stays
+
+
 def test_what_needs_workers_is_told_where_they_are_to_go(machine_of) -> None:
     traits = fed(worker_count=2, fetch_s=0.001)
     remedy = findings(machine_of(8), traits=traits)["idle-workers"].remedy
@@ -414,7 +423,7 @@ def test_samples_that_no_lever_may_keep_need_the_users_hand_and_the_finding_says
         said = [findings(machine_of(8), traits=one, found=same)[name] for one in (MAIN, timed)]
         assert said[1].remedy.startswith(said[0].remedy)
         assert said[1].remedy.removeprefix(said[0].remedy) == (
-            " No lever may keep samples of this dataset, because its code names time."
+            " No lever may keep these samples, because its code names time."
         )
 
 

@@ -229,11 +229,11 @@ def adds(index):
 
 def run(stays, own):
     loader = DataLoader(
-        Offset(40), 2, num_workers=own, worker_init_fn=adds, persistent_workers=stays)
+        Offset(40), 2, num_workers=own, worker_init_fn=adds, persistent_workers=stays and own > 0)
     return [[plain(batch) for batch in loader] for _ in range(3)]
 
 for stays in (False, True):
-    for own in (1, 2, 4):
+    for own in (0, 1, 2, 4):
         for wanted in (0, 1, 2, 4):
             facts[f"{stays} {own} {wanted}"] = same(lambda: run(stays, own), wanted)
 """

@@ -134,6 +134,16 @@ def test_what_code_that_was_followed_draws_is_told_where_nobody_has_seen(
 def test_what_sets_workers_up_is_no_draw_of_the_items(monkeypatch) -> None:
     seeded = DataLoader(TensorDataset(torch.zeros(4)), num_workers=2, worker_init_fn=print)
     assert told(monkeypatch, seeded, LoaderProof(draws=True)).draws is None
+    unused = DataLoader(TensorDataset(torch.zeros(4)), worker_init_fn=print)
+    assert told(monkeypatch, unused, LoaderProof(draws=True)).draws is True
+
+
+def test_a_proof_without_workers_says_nothing_of_what_sets_workers_up() -> None:
+    rows, proofs = TensorDataset(torch.zeros(4)), Proofs()
+    unused = DataLoader(rows, worker_init_fn=print)
+    assert not any("print" in gap.what for gap in proofs.of(unused).gaps)
+    used = DataLoader(rows, worker_init_fn=print, num_workers=1)
+    assert any("print" in gap.what for gap in proofs.of(used).gaps)
 
 
 class Plain(Dataset):

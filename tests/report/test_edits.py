@@ -291,6 +291,21 @@ def test_workers_go_to_the_loader_that_feeds_the_loop(desk) -> None:
     assert desk.again(QUIET, loader_workers=2) == text
 
 
+def test_workers_that_the_script_would_set_up_are_not_written(desk) -> None:
+    desk.edit(
+        """
+        from torch.utils.data import DataLoader
+        loader = DataLoader(data, batch_size=8, worker_init_fn=start)
+        for x in loader:
+            model(x).mean().backward()
+        """,
+        QUIET,
+        loader_workers=2,
+    )
+    assert changed(desk) == []
+    assert "would run the worker_init_fn of the loader at train.py:2" in desk.said()
+
+
 def test_an_only_loader_that_goes_into_other_loops_alone_is_left(desk) -> None:
     desk.edit(
         """

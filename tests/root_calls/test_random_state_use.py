@@ -2,6 +2,7 @@
 
 import os
 import random
+import secrets
 import time
 from random import uniform
 
@@ -12,7 +13,7 @@ np = pytest.importorskip("numpy")
 
 from torch import nn  # noqa: E402
 
-from hasten.root_calls.model_code import other_draws  # noqa: E402
+from hasten.root_calls.model_code import other_draws, other_generators  # noqa: E402
 from hasten.root_calls.snapshot import states, went_on  # noqa: E402
 
 RNG = np.random.default_rng(0)
@@ -50,9 +51,25 @@ def test_generators_and_clocks_in_a_forward_pass_are_found(act) -> None:
     assert other_draws(nn.Sequential(nn.Linear(2, 2), net(act)))
 
 
+def test_a_clock_counts_only_in_code_that_was_traced() -> None:
+    def stamp():
+        return time.time()
+
+    model = net(lambda: 2 * stamp())
+    assert other_draws(model, {stamp.__code__}).endswith("stamp names time")
+    assert not other_draws(model, {type(model).forward.__code__})
+
+
+def test_a_generator_counts_wherever_it_is_named_as_tracing_may_draw() -> None:
+    assert other_generators(net(jitter))
+    assert not other_generators(net(lambda: 2 * time.time()))
+    assert not other_generators(net(lambda: secrets.randbelow(2)))
+
+
 @pytest.mark.parametrize("held", [random.Random(0), RNG, torch.Generator()])
 def test_generators_that_a_model_holds_are_found(held) -> None:
     assert other_draws(Net(held))
+    assert other_generators(Net(held))
 
 
 def test_models_that_draw_from_torch_alone_have_none() -> None:

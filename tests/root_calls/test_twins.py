@@ -2,8 +2,12 @@
 
 import pytest
 
+torch = pytest.importorskip("torch")
+
+from hasten.root_calls.graph import explained  # noqa: E402
+
 PROGRAM = r"""
-import copy, gc, io, json, weakref
+import copy, functools, gc, io, json, time, weakref
 import torch
 from torch import nn
 from hasten.instrument import Watch
@@ -90,15 +94,22 @@ facts["plain"] = [same, loop.compiler.built, loop.compiler.ran, len(loop.errors)
 facts["seconds"] = loop.watch.live.compile_s > 0
 
 from hasten.root_calls import twins
-looks, look = [], twins.other_draws
-twins.other_draws = lambda module: looks.append(1) or look(module)
+looks, look = [], twins.other_generators
+twins.other_generators = lambda module: looks.append(1) or look(module)
 both([4] * 30)
 facts["looks"] = len(looks)
-twins.other_draws = look
+twins.other_generators = look
 loop, same = both([4, 4, 4, 4, 2] * 4)
 facts["odd"] = [same, loop.compiler.built, loop.compiler.ran]
 loop, same = both([*range(3, 20)], patience=4)
 facts["changing"] = [same, loop.compiler.built, loop.compiler.ran > 8]
+class Sized(Net):
+    def forward(self, x):
+        return super().forward(x.view(x.shape[0], 2, 3).reshape(x.shape[0], -1)) / x.shape[0]
+
+
+loop, same = both([*range(3, 20)], patience=4, make=Sized)
+facts["sizes"] = [same, loop.compiler.built, loop.errors]
 loop, same = both([4, 5] * 6)
 facts["two"] = [same, loop.compiler.built, loop.compiler.ran]
 loop, same = both([4] * 3, at_once=True)
@@ -391,6 +402,32 @@ class NumPys(Net):
         return super().forward(x) * torch.from_numpy(numpy.random.rand(3).astype("float32"))
 
 
+class Usual(Net):  # it names a clock where no call goes, as classes of libraries do
+    def forward(self, x):
+        return super().forward(x) if self.training else self.timed(x)
+
+    def timed(self, x):
+        return time.perf_counter(), super().forward(x)
+
+
+@functools.lru_cache
+def power():
+    return 2
+
+
+class Remembers(Net):
+    def forward(self, x):
+        return super().forward(x) * self.power
+
+    @property
+    def power(self):
+        return power()
+
+
+loop, same = both([4] * 12, make=Usual)
+facts["unused clock"] = [same, loop.compiler.built, loop.errors]
+loop, same = both([4] * 12, make=Remembers)
+facts["cache"] = [same, loop.compiler.built, loop.errors]
 loop, _ = both([4] * 12, make=NumPys)
 facts["numpy"] = [loop.compiler.built, len(loop.errors)]
 """
@@ -420,6 +457,10 @@ def test_shapes_that_change_all_the_time_share_one_graph(twins) -> None:
     assert same
     assert built_count == 1
     assert often
+
+
+def test_sizes_that_a_model_asks_for_are_nothing_that_it_keeps(twins) -> None:
+    assert twins["sizes"] == [True, 1, []]
 
 
 def test_a_few_shapes_have_a_graph_each(twins) -> None:
@@ -534,6 +575,28 @@ def test_outputs_without_weights_of_their_own_need_no_gradient(twins) -> None:
 
 def test_losses_of_two_outputs_may_have_a_backward_pass_each(twins) -> None:
     assert twins["InTurns"][:2] == [True, 0]
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._guards.TracingContext, "get_traced_code"), reason="this torch keeps no list"
+)
+def test_a_clock_that_no_call_asks_does_not_keep_a_model_from_being_compiled(twins) -> None:
+    assert twins["unused clock"] == [True, 1, []]
+
+
+def test_a_cache_that_a_call_asks_does(twins) -> None:
+    same, built_count, errors = twins["cache"]
+    assert (same, built_count) == (True, 0)
+    assert errors[0].endswith("power names power")
+
+
+def test_what_torchs_compiler_explains_below_its_first_line_is_told() -> None:
+    told = ValueError(
+        "Call of a skipped function\n  Explanation: It cannot trace time. It\n  Hint: x"
+    )
+    assert str(explained(told)) == "Call of a skipped function: It cannot trace time"
+    other = ValueError("no such instruction\nin line 3")
+    assert explained(other) is other
 
 
 def test_a_model_that_draws_from_numpy_stays_as_it_is(twins) -> None:

@@ -349,3 +349,33 @@ def test_what_a_script_writes_late_through_flat_weights_is_there_under_channels_
 def test_a_lever_may_wait_for_a_function_of_torch_while_torch_is_being_imported(project) -> None:
     project.write("late.py", "import torch; print(hasattr(torch.compile, '__wrapped__'))\n")
     assert project.hasten("run", "--set", "channels_last=true", "late.py").out == "True\n"
+
+
+LIVES_TO_THE_END = """
+import sys, threading, time
+import torch
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, i):
+        time.sleep(0.001)
+        return torch.full((4,), float(i))
+if __name__ == "__main__":
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=4)
+    for _ in range(2):
+        for batch in loader:
+            pass
+    unfinished = iter(loader)
+    next(unfinished)
+    wait = threading.Event().wait
+    main = sys.modules["__main__"]
+    threading.Thread(target=lambda module: wait(), args=[main], daemon=True).start()
+"""
+
+
+@pytest.mark.child
+def test_data_that_lives_until_python_clears_its_modules_ends_without_a_word(project) -> None:
+    project.write("train.py", LIVES_TO_THE_END)
+    levers = ("--set", "sample_cache=1MiB", "--set", "loader_workers=1")
+    run = project.hasten("run", *levers, "--assume", "dataset-unchanged", "train.py")
+    assert (run.code, run.err) == (0, "")

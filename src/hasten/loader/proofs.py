@@ -15,6 +15,7 @@ from hasten.loader.indices import order_of
 from hasten.loader.proof.prove import prove
 from hasten.loader.proof.verdict import ASSUMPTION
 from hasten.loader.sources import batched_items
+from hasten.loader.view import worker_setup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,7 +137,7 @@ class Proofs:
         """Return the key and the parts that a proof is about, and the proof if there is one."""
         parts = [loader.dataset, loader.collate_fn]
         # A dataset may be used with different ones; torch's other samplers read nothing.
-        parts += [loader.worker_init_fn] * (loader.worker_init_fn is not None)
+        parts += [setup for setup in (worker_setup(loader),) if setup is not None]
         order = order_of(loader)
         parts += [order] * (type(order).__name__ == "SubsetRandomSampler")
         parts += _cell()  # other cells of a notebook come later, and may do anything
@@ -152,7 +153,7 @@ class Proofs:
         if known is found:
             return
         # What sets workers up counts as drawing, too, if it seeds them.
-        is_told = found.is_pure and loader.worker_init_fn is None
+        is_told = found.is_pure and worker_setup(loader) is None
         unkept, opens_pictures = what_is_kept(loader)
         self._examined[dataset] = (
             found,

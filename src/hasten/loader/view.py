@@ -45,6 +45,14 @@ class LoaderView:
         return getattr(self._loader, name)
 
 
+def worker_setup(loader: Any) -> Any:
+    """Return the function that sets up each worker; None where it has none, or no workers.
+
+    Frameworks set one for every loader: only torch's worker processes call it.
+    """
+    return loader.worker_init_fn if loader.num_workers else None
+
+
 def make_front(loader: Any) -> Any:
     """Return torch's own iterator for the script to hold; it has no indices yet.
 

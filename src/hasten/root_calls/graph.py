@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import os
 import platform
+import re
 import shutil
 import warnings
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -56,9 +57,13 @@ class Graph:
 
         self.missed_count = 0  # latest runs in a row to which the compiled code did not apply
         self._runs = runs = [0]
+        asks: list[Callable[[Any], str]] = []  # while it is being built
+        self._asks = asks
 
         def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
             _refuse(graph)
+            if why := asks[0](_traced()):
+                raise RuntimeError(why)
             if reached is not None and _behind(graph, inputs) - reached:
                 raise RuntimeError("the model keeps what it has computed beside what it returns")
             compiled = compiler(graph, inputs)
@@ -76,13 +81,27 @@ class Graph:
         self._build = torch.compile(own, backend=backend, fullgraph=True, dynamic=changing)
         self._run = dynamo.run(self._build)
 
-    def build(self, module: Any, args: Any, kwargs: Any) -> Any:
-        """Compile, and return what this first call gives."""
+    def build(
+        self, module: Any, args: Any, kwargs: Any, asks: Callable[[Any], str] = lambda _: ""
+    ) -> Any:
+        """Compile, and return what this first call gives.
+
+        Args:
+            module: the root module.
+            args: what it is called with by place.
+            kwargs: and by name.
+            asks: is given the code that was traced, None if that is unknown, and says why it is
+                not to be compiled; empty if it may be.
+        """
         settings: Any = importlib.import_module("torch._dynamo.config")
         chosen = {name: value for name, value in _TRACED_UNDER.items() if hasattr(settings, name)}
         with warnings.catch_warnings(), settings.patch(chosen):
             warnings.simplefilter("ignore")
-            return self._build(module, args, kwargs)
+            self._asks.append(asks)
+            try:
+                return self._build(module, args, kwargs)
+            finally:
+                self._asks.clear()
 
     def run(self, module: Any, args: Any, kwargs: Any) -> Any:
         """Call without compiling anything."""
@@ -90,6 +109,21 @@ class Graph:
         result = self._run(module, args, kwargs)
         self.missed_count = 0 if self._runs[0] > before else self.missed_count + 1
         return result
+
+
+def explained(error: Exception) -> Exception:
+    """Return an error whose first line has the first sentence of torch's later explanation."""
+    first, _, rest = str(error).strip().partition("\n")
+    reason = re.search(r"^\s*Explanation: (.+?\.`?(?= [A-Z]|$)|.+)", rest, re.MULTILINE)
+    return RuntimeError(f"{first}: {reason[1].rstrip('.')}") if reason else error
+
+
+def _traced() -> Any:
+    """Return the code that torch's compiler has traced; None if this torch does not say."""
+    import torch
+
+    traced: Any = getattr(torch._guards.TracingContext.try_get(), "traced_code", None)
+    return traced and frozenset(traced)
 
 
 def _refuse(graph: Any) -> None:
@@ -113,9 +147,12 @@ def _behind(graph: Any, inputs: Any) -> set[int]:
 
 
 def _learns(node: Any) -> bool:
+    import torch
+
+    numbers = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)  # sizes, where they change
     value = node.meta.get("example_value")
     several = value if isinstance(value, (list, tuple)) else (value,)
-    return any(getattr(one, "requires_grad", True) for one in several)
+    return any(getattr(one, "requires_grad", not isinstance(one, numbers)) for one in several)
 
 
 def _own_cache() -> AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
+    from collections.abc import Collection, Iterable, Iterator, MutableMapping
 
     Space = ChainMap[str, Any]
     Variable = tuple[MutableMapping[str, Any], str]
@@ -30,7 +30,8 @@ _OUTWARD = frozenset({
 })  # fmt: skip
 _BY_NAME = frozenset({"getattr", "attrgetter", "methodcaller", "vars", "__dict__", "eval", "exec"})
 _MOST_ELEMENTS_COUNT = 1000
-_CHANCE = ("random", "secrets", "time", "uuid", "datetime", "numpy.random")
+_GENERATORS = ("random", "numpy.random")
+_CHANCE = (*_GENERATORS, "secrets", "time", "uuid", "datetime")
 _CACHE = type(lru_cache(int))
 _SYSTEM_DRAWS = frozenset({"urandom", "getrandom"})
 
@@ -179,19 +180,36 @@ def writes_out(module: Any) -> str:
 # ---- whether a model uses what torch's compiler cannot: generators, caches, variables
 
 
-def other_draws(module: Any) -> str:
+def other_generators(module: Any) -> str:
+    """Say where a model has a generator other than torch's own: it may draw while it is traced."""
+    for owner, values in model_parts(module):
+        for name, value in values.items():
+            if _is_generator(value):
+                return f"{owner or 'the model'} has {name}"
+    for code, space in model_code(module):
+        for where, name in named_in(code, space):
+            if _is_generator(where[name]):
+                return f"{code.co_name} names {name}"
+    return ""
+
+
+def other_draws(module: Any, traced: Collection[CodeType] | None = None) -> str:
     """Say where code of a model names a generator or a clock other than torch's own, or a cache.
 
     Compiled code would keep what it drew while being traced, or draw in other places. It calls
     the function behind a cache (`functools.lru_cache`) without asking the cache, and keeps what an
     environment variable was.
+
+    Args:
+        module: the model.
+        traced: the code that was traced; None if it is unknown, and all of the model's counts.
     """
     for owner, values in model_parts(module):
         for name, value in values.items():
             if _is_chance(value):
                 return f"{owner or 'the model'} has {name}"
     for code, space in model_code(module):
-        for where, name in named_in(code, space):
+        for where, name in named_in(code, space) if traced is None or code in traced else ():
             value = where[name]
             if _is_chance(value) or (isinstance(value, ModuleType) and _is_systems(code, value)):
                 return f"{code.co_name} names {name}"
@@ -205,21 +223,32 @@ def _is_systems(code: CodeType, module: ModuleType) -> bool:
 
 def _is_chance(value: Any) -> bool:
     """Return whether a value is a generator, clock or cache, or belongs to one of their modules."""
-    import torch
-
     if value is os.environ or value is os.getenv:
         return True
     if isinstance(value, _CACHE):
         home = str(getattr(value, "__module__", ""))
         return home.partition(".")[0] not in ("torch", "torchvision")
+    return _is_generator(value) or _comes_from(value, _CHANCE)
+
+
+def _is_generator(value: Any) -> bool:
+    """Return whether a value is a generator, or belongs to one or to a module of generators."""
+    import torch
+
+    both = value, getattr(value, "__self__", None)
+    if any(isinstance(one, random.SystemRandom) for one in both):
+        return False  # it has no state
+    kinds = (random.Random, torch.Generator)
+    return any(isinstance(one, kinds) for one in both) or _comes_from(value, _GENERATORS)
+
+
+def _comes_from(value: Any, modules: Iterable[str]) -> bool:
     owner = getattr(value, "__self__", None)
-    if any(isinstance(one, (random.Random, torch.Generator)) for one in (value, owner)):
-        return True
     homes = [value.__name__] if isinstance(value, ModuleType) else [
         getattr(value, "__module__", None) or "", type(value).__module__,
         type(owner).__module__ if owner is not None else "",
     ]  # fmt: skip
-    return any(_is_in(str(home), kind) for home in homes for kind in _CHANCE)
+    return any(_is_in(str(home), module) for home in homes for module in modules)
 
 
 def _is_in(home: str, module: str) -> bool:

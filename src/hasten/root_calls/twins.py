@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hasten.modules import own_hooks, weights_of
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, unfit, uninitialized
-from hasten.root_calls.graph import Graph
-from hasten.root_calls.model_code import other_draws
+from hasten.root_calls.graph import Graph, explained
+from hasten.root_calls.model_code import other_draws, other_generators
 from hasten.root_calls.own_code import mention, second_derivatives
 from hasten.root_calls.root import Root
 from hasten.root_calls.snapshot import Snapshot, states, went_on
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 PATIENCE_COUNT = 12
 _ASKS = ("is_compiling", "is_dynamo_compiling", "grad_fn", "next_functions", "make_dot")
+_UNTRACED = ("allow_in_graph", "assume_constant_result", "nonstrict_trace", "leaf_function")
 _OTHER_DRAWS = "the model draws otherwise than by torch, or asks a clock, a cache or a variable"
 
 
@@ -121,8 +123,7 @@ class Twins:
         serial = RemovableHandle.next_id
         if root.hook_serial != serial and not uninitialized(module):
             root.hook_serial = serial
-            where = other_draws(module)
-            drawn = f"{_OTHER_DRAWS}: {where}" if where else ""
+            drawn = _drawn(other_generators(module))
             root.why_plain = root.why_plain or unfit(module) or drawn
 
     def _build(
@@ -146,10 +147,10 @@ class Twins:
         before, started_s = Snapshot(module), time.perf_counter()
         try:
             with unmarked(module):
-                result = graph.build(module, args, kwargs)
+                result = graph.build(module, args, kwargs, partial(_why_drawn, module))
         except Exception as error:
             before.restore()
-            root.give_up(getattr(error, "inner_exception", error))
+            root.give_up(explained(getattr(error, "inner_exception", error)))
             return call(args, kwargs)
         finally:
             self._training.compiled(time.perf_counter() - started_s)
@@ -173,6 +174,15 @@ class Twins:
         settings: Any = importlib.import_module("torch._functorch.config")
         if hasattr(settings, "donated_buffer") and settings.donated_buffer:
             self._donation.enter_context(settings.patch(donated_buffer=False))
+
+
+def _drawn(where: str) -> str:
+    return f"{_OTHER_DRAWS}: {where}" if where else ""
+
+
+def _why_drawn(module: Any, traced: Any) -> str:
+    """Say why code that was traced is not to be compiled; a class has much that no call runs."""
+    return _drawn(other_draws(module, None if mention(_UNTRACED) else traced))
 
 
 def _autocast() -> tuple[Any, ...]:

@@ -439,8 +439,12 @@ def opens(worker):
 
 def test_a_function_for_workers_may_seed_and_no_more():
     dataset = PASSING["Windows"]()
-    assert not read_items(DataLoader(dataset, worker_init_fn=seeds))[0].gaps
-    assert read_items(DataLoader(dataset, worker_init_fn=opens))[0].gaps
+    assert not read_items(DataLoader(dataset, num_workers=1, worker_init_fn=seeds))[0].gaps
+    assert read_items(DataLoader(dataset, num_workers=1, worker_init_fn=opens))[0].gaps
+
+
+def test_a_function_for_workers_does_nothing_to_a_loader_that_has_none():
+    assert not read_items(DataLoader(PASSING["Windows"](), worker_init_fn=opens))[0].gaps
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def _work(case: Case, kinds: tuple[str, ...], *, message: str, remedy: str) -> F
 def _by_hand(case: Case, remedy: str) -> str:
     """Return a remedy, with the reason why no lever may keep the samples, where there is one."""
     why = case.traits.loader.unkept if case.traits.loader else ""
-    return f"{remedy} No lever may keep samples of this dataset, because {why}." if why else remedy
+    return f"{remedy} No lever may keep these samples, because {why}." if why else remedy
 
 
 def _per_sample_transforms(case: Case) -> Finding | None:

@@ -91,11 +91,19 @@ def _few_workers(case: Case) -> Finding | None:
             f"{duration(made_s)} to make in {who}, and the job uses {used:.1f} of {cores} cores."
         ),
         remedy=(
-            f"Set num_workers={need} and persistent_workers=True in the DataLoader."
-            f"{'' if count or not starts_anew else _GUARD}{_doubt(case)}"
+            f"Set num_workers={need} and persistent_workers=True in the DataLoader"
+            f"{_unless_changed(case)}{'' if count or not starts_anew else _GUARD}{_doubt(case)}"
         ),
         places=_made_at(case),
     )
+
+
+def _unless_changed(case: Case) -> str:
+    """End a sentence that advises to keep workers: theirs is a copy of the dataset."""
+    loader = case.traits.loader
+    if loader is not None and loader.is_unchanged:
+        return "."
+    return ", unless the script changes its dataset between passes: workers that stay miss that."
 
 
 def _doubt(case: Case) -> str:
@@ -219,7 +227,10 @@ def _worker_respawn(case: Case) -> Finding | None:
             f"Workers were started {len(starts)} times, once for each pass over a loader, "
             f"which costs {duration(mean_s)} each time."
         ),
-        remedy="Set persistent_workers=True in each DataLoader that is read more than once.",
+        remedy=(
+            "Set persistent_workers=True in each DataLoader that is read more than once"
+            f"{_unless_changed(case)}"
+        ),
         places=_made_at(case),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import sys
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from hasten.loader.dataset_snapshot import DatasetSnapshot
 from hasten.loader.sources.gather import why_not_collated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from hasten.loader.cache.recipes import Recipe
 
@@ -134,9 +135,11 @@ class Cache:
         self._memos[key] = weakref.ref(dataset, partial(self._forget, key)), memo, looks, drop_count
         return memo
 
-    def _forget(self, key: int, _: object = None) -> None:
+    def _forget(
+        self, key: int, _: object = None, ends: Callable[[], bool] = sys.is_finalizing
+    ) -> None:
         """Forget a dataset that is gone, or as it was; other samples get the room of its own."""
-        entry = self._memos.pop(key, None)
+        entry = None if ends() else self._memos.pop(key, None)
         if entry is not None and entry[1].store not in self._stores():
             entry[1].store.release()
 

@@ -6,6 +6,7 @@ import fcntl
 import mmap
 import os
 import struct
+import sys
 import tempfile
 import threading
 import time
@@ -51,9 +52,9 @@ class Account:
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen_account, (f"/proc/{os.getpid()}/fd/{self._fd}",)
 
-    def __del__(self) -> None:
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1
-        if fd >= 0:
+        if fd >= 0 and not ends():
             os.close(fd)
 
     def open(self) -> int:
@@ -153,9 +154,9 @@ class Store:
         path = f"/proc/{os.getpid()}/fd/{self._fd}"
         return _reopen, (path, self.budget_bytes, self.account, self._place)
 
-    def __del__(self) -> None:
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1
-        if fd >= 0:
+        if fd >= 0 and not ends():  # Python may have cleared this module by then
             self.release()
             os.close(fd)
 

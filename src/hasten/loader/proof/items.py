@@ -15,6 +15,7 @@ from hasten.loader.proof.objects import attribute_of
 from hasten.loader.proof.reads import Facts, Reads
 from hasten.loader.proof.source import is_user_function
 from hasten.loader.proof.values import Value, either, new
+from hasten.loader.view import worker_setup
 
 _MOST_LOOKS = 6
 
@@ -153,10 +154,11 @@ def _item(body: Any, dataset: Any, node: ast.AST, *, batched: bool) -> Value:
 
 def _worker(body: Any, loader: Any, node: ast.AST) -> None:
     """Follow what a worker process runs at its start: it may only seed generators."""
-    if loader.worker_init_fn is None:
+    setup = worker_setup(loader)
+    if setup is None:
         return
     body.follower.in_worker = True
-    calls.call_object(body, loader.worker_init_fn, Given([new(flat=True)], {}, node))
+    calls.call_object(body, setup, Given([new(flat=True)], {}, node))
     body.follower.in_worker = False
 
 

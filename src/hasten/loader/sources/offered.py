@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.sources.checked import Checked, Trust
 from hasten.loader.sources.source import stock_of
+from hasten.loader.view import worker_setup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,8 +69,8 @@ class OfferedSources:
                 else:
                     self._notices.note(found)
                 continue
-            own_init = loader.num_workers and loader.worker_init_fn is not None
-            if found.light != light or (light and own_init and not found.pure):
+            is_set_up = worker_setup(loader) is not None
+            if found.light != light or (light and is_set_up and not found.pure):
                 continue  # draws that an init function has seeded cannot be replayed here
             return self._trusted(key, found, loader)
         return None

@@ -17,7 +17,7 @@ from hasten.loader.workers.tasks import WorkerDataset
 from hasten.loader.workers.worker_processes import WorkerProcesses
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hasten.loader.worker_plan import WorkerPlan
     from hasten.loader.workers.tasks import Task, TaskReport
@@ -97,9 +97,9 @@ class Pool:
         """
         itself, owner = weakref.ref(self), (os.getpid(), get_ident())
 
-        def break_off(gone: weakref.ref[Any]) -> None:
-            pool, is_own = itself(), (os.getpid(), get_ident()) == owner
-            if pool is not None and pool._holder is gone and is_own and not sys.is_finalizing():
+        def break_off(gone: weakref.ref[Any], ends: Callable[[], bool] = sys.is_finalizing) -> None:
+            pool = None if ends() else itself()
+            if pool is not None and pool._holder is gone and (os.getpid(), get_ident()) == owner:
                 pool._release()
 
         self._holder = weakref.ref(holder, break_off)

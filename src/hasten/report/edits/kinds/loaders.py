@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _CONTEXT = "multiprocessing_context"
 _WORKERS, _INDEX = "num_workers", 5
+_SET_UP = "worker_init_fn"
 # From this Python on, Linux does not fork: each worker runs the file of the script once more.
 _NO_FORK_PYTHON = (3, 14)
 _NEEDS_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", _CONTEXT)
@@ -111,6 +112,9 @@ def _write(job: Job) -> bool:
     known = {id(at.node): at for site, at in homes if at is not None and site in feeding}
     if unclear := [site for site, at in homes if at is None and site in feeding]:
         job.paste("its arguments come from elsewhere", at=survey.places(unclear))
+    if why := _why_set_up(job, survey, [pair for pair in homes if pair[0] in feeding]):
+        job.keep_running(why)
+        return False
     # Torch refuses these without workers.
     bound = [s for s in known.values() if any(name in code(s.node) for name in _NEEDS_WORKERS)]
     if bound and not job.setting:
@@ -130,6 +134,20 @@ def _write(job: Job) -> bool:
 
     change(list(known.values()), lambda site: written)
     return bool(known)
+
+
+def _why_set_up(job: Job, survey: Survey, homes: list[tuple[Site, Site | None]]) -> str:
+    """Say which loader would run a function in the workers that it never had."""
+    loader = job.traits.loader
+    had_none = job.setting and (loader is None or not loader.worker_count)
+    texts = {id(s.node): code(s.node) + (code(at.node) if at else "") for s, at in homes}
+    given = [site for site, _ in homes if had_none and _SET_UP in texts[id(site.node)]]
+    if not given:
+        return ""
+    return (
+        f"torch's own workers would run the {_SET_UP} of the loader at {survey.places(given)}, "
+        "which the script without workers never does, nor those of the lever"
+    )
 
 
 def _context(job: Job, survey: Survey, homes: list[Site]) -> str:
