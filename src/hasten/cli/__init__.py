@@ -206,6 +206,7 @@ def run(
     device: args.DeviceOption = "auto",
     assume: args.Assume = None,
     python: args.Interpreter = sys.executable,
+    share_batches: args.ShareBatches = False,
     quiet: args.Unwarned = False,
 ) -> None:
     """Run the script for real, under the plan.
@@ -218,7 +219,7 @@ def run(
     workload = read_workload(script, once=True, python=python)
     settings = _settings(lever, device)
     options = api.options(settings=settings, assume=assume or ())
-    is_choice = plan is not None or not settings or force
+    is_choice = plan is not None or not (settings or share_batches) or force
     if other := "" if is_choice else plan_file.other_script(PLAN, workload):
         say(f"{PLAN} is the plan of {other}: only what was set by hand is used.")
     if is_choice or (os.path.exists(PLAN) and not other):
@@ -228,7 +229,12 @@ def run(
     chosen = saved.plan
     for name, setting in settings.items():  # false takes a lever out of the plan
         chosen = chosen.with_lever(name, setting)
-    session.run(workload, chosen, envelope, saved.assumed | options.assumed)
+    if share_batches:
+        chosen, left_out = session.fitting(chosen)
+        for name in left_out:
+            say(f"left out {name}: every process computes a share of each batch.")
+    assumed = saved.assumed | options.assumed
+    session.run(workload, chosen, envelope, assumed, shares_batches=share_batches)
 
 
 app.command(cls=Command)(submit)

@@ -8,17 +8,19 @@ print and write is thrown away.
 from __future__ import annotations
 
 import json
-import os
 import secrets
+import signal
 import socket
+import sys
 import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hasten
-from hasten.errors import ScriptFailed, UsageError
+from hasten.errors import UsageError
 from hasten.lever import lookup
 from hasten.records import Entry, Traits
+from hasten.trials.child_environment import SILENCED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
     from hasten.records import Plan, Workload
 
 _PATIENCE_S, _RETRY_S, _LINE_S = 300.0, 0.2, 10.0
-_MOST_BYTES = 1 << 16
-_HELP = "Start it by `hasten submit --share-batches`, by torchrun, or set RANK, WORLD_SIZE, "
+_MOST_BYTES, _LAST_LINES_COUNT = 1 << 16, 40
 _RANKS = frozenset({
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
     "MASTER_PORT", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS",
@@ -42,12 +43,12 @@ class Place(NamedTuple):
     """Which rank this is, and where rank 0 waits for the others."""
 
     rank: int
-    count: int
+    rank_count: int
     address: str
     port: int
 
 
-def own_place(env: Mapping[str, str]) -> Place:
+def _own_place(env: Mapping[str, str]) -> Place:
     """Return which rank this process is.
 
     Raises:
@@ -66,13 +67,14 @@ def own_place(env: Mapping[str, str]) -> Place:
     return Place(int(rank), int(count), address, int(port) + beside)
 
 
-def without_ranks(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which a script finds itself alone."""
-    return {
+def of_team(env: Mapping[str, str], team: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment of a rank: a script finds itself alone, and sets in one order."""
+    own = {
         name: value
         for name, value in env.items()
         if name not in _RANKS and not name.startswith(_FAMILIES)
     }
+    return {"PYTHONHASHSEED": str(team["seed"] % (1 << 32)), **own}
 
 
 def fitting(plan: Plan) -> tuple[Plan, list[str]]:
@@ -86,27 +88,28 @@ def fitting(plan: Plan) -> tuple[Plan, list[str]]:
     return plan, left_out
 
 
-def check_entry(workload: Workload) -> None:
-    """Check that the process that starts is the one that trains.
+def join(workload: Workload, plan: Plan, env: Mapping[str, str]) -> dict[str, Any] | None:
+    """Meet the other ranks; return what `Order.team` is, or None where there are none.
 
     Raises:
-        UsageError: it starts others, or it is a notebook.
+        UsageError: nobody has told the ranks, they do not come, or they would run something else.
     """
-    if workload.entry not in (Entry.SCRIPT, Entry.MODULE):
+    if workload.entry not in (Entry.SCRIPT, Entry.MODULE):  # what starts need not be what trains
         raise UsageError(
             f"--share-batches runs a script or a module, not {workload.argv[0]}.",
             remedy="Name the script that trains.",
         )
-
-
-def agree(place: Place, command: Mapping[str, Any]) -> dict[str, Any]:
-    """Meet the other ranks; return what rank 0 has drawn: a seed, and a free port.
-
-    Raises:
-        UsageError: they do not come, or would run something else.
-    """
-    told = {**command, "hasten": hasten.__version__, "rank": place.rank}
-    return _receive(place, told) if not place.rank else _ask(place, told)
+    place = _own_place(env)
+    if place.rank_count == 1:
+        return None
+    told = {
+        "release of hasten": hasten.__version__,
+        "command": list(workload.argv),
+        "plan": [list(pair) for pair in plan.settings],
+        "rank": place.rank,
+    }
+    agreed = _ask(place, told) if place.rank else _receive(place, told)
+    return {"rank": place.rank, "count": place.rank_count, "address": place.address, **agreed}
 
 
 def _receive(place: Place, told: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,19 +117,20 @@ def _receive(place: Place, told: Mapping[str, Any]) -> dict[str, Any]:
     others: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
     with ExitStack() as open_ones:
         server = open_ones.enter_context(_server(place))
-        while len(others) < place.count - 1:
+        while len(others) < place.rank_count - 1:
             server.settimeout(max(0.01, until_s - time.monotonic()))
             try:
                 connection = open_ones.enter_context(server.accept()[0])
             except TimeoutError:
-                missing = sorted(set(range(1, place.count)) - set(others))
+                missing = sorted(set(range(1, place.rank_count)) - set(others))
                 raise UsageError(
-                    f"Rank {missing[0]} of {place.count} has not come to port {place.port} in "
+                    f"Rank {missing[0]} of {place.rank_count} has not come to port {place.port} in "
                     f"{_PATIENCE_S:.0f} s.",
                     remedy="Check that all ranks have started, and reach this machine.",
                 ) from None
-            if said := _line(connection, _LINE_S):  # a stranger says nothing that is understood
-                others[said["rank"]] = connection, said
+            said = _line(connection, _LINE_S) or {}  # a stranger says nothing that is understood
+            if isinstance(rank := said.get("rank"), int):
+                others[rank] = connection, said
         answer: dict[str, Any] = {"seed": secrets.randbits(128), "port": _free_port()}
         for rank, (_, said) in sorted(others.items()):
             if names := [name for name in told if name != "rank" and said.get(name) != told[name]]:
@@ -152,7 +156,10 @@ def _server(place: Place) -> socket.socket:
 def _ask(place: Place, told: Mapping[str, Any]) -> dict[str, Any]:
     until_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until_s:
-        with suppress(OSError), socket.create_connection((place.address, place.port), _LINE_S) as to:
+        with (
+            suppress(OSError),
+            socket.create_connection((place.address, place.port), _LINE_S) as to,
+        ):
             to.sendall(json.dumps(told).encode() + b"\n")
             if answer := _line(to, until_s - time.monotonic()):
                 return _accepted(answer)
@@ -187,21 +194,28 @@ def _free_port() -> int:
 def run_aside(workload: Workload, env: Mapping[str, str], rank: int) -> int:
     """Run the script of a rank that is not the first; return its exit code.
 
+    Where the kernel does not keep its writes from the user's files, those of Python are redirected.
+
     Raises:
-        IsolationFailed: this machine does not keep it from the user's files.
-        ScriptFailed: it failed; its last words are in `output`.
+        IsolationFailed: no process can be started.
     """
     from hasten.trials.isolation.scratch import make_scratch
     from hasten.trials.process import Process, best_isolation
 
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # of a job: what the script makes of them
+        signal.signal(number, signal.SIG_IGN)
     process = Process.start(
-        workload.command, env=env, cwd=workload.cwd, scratch=make_scratch(),
+        workload.command, env={**env, **SILENCED}, cwd=workload.cwd, scratch=make_scratch(),
         isolation=best_isolation(workload.cwd),
     )  # fmt: skip
     try:
         ended = process.wait(None)
     finally:
         process.kill()
-    if ended is not None and ended.code == 0:
-        return 0
-    return 1
+    code = (
+        1 if ended is None else ended.code if ended.code is not None else 128 + (ended.signal or 0)
+    )
+    if code:
+        lines = process.errors().splitlines()[-_LAST_LINES_COUNT:]
+        sys.stderr.writelines(f"rank {rank}: {line}\n" for line in lines)
+    return code

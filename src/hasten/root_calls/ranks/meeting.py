@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ROW_BYTES = 1024
 _LONGEST_WORDS_COUNT = 160
-_PATIENCE_S = 1800.0
+_START_S, _PATIENCE_S = 300.0, 1800.0
 _ALIGNMENT_BYTES = 16
 
 
@@ -61,16 +61,16 @@ class Meeting:
         self._store: Any = None
         self._group: Any = None
         try:
-            self._join(team, timedelta(seconds=patience_s))
+            self._join(team, timedelta(seconds=_START_S), timedelta(seconds=patience_s))
         except Exception as error:
             self._end(f"the ranks cannot meet at {team.address}: {_first_line(error)}")
 
-    def _join(self, team: Team, patience: timedelta) -> None:
+    def _join(self, team: Team, start: timedelta, patience: timedelta) -> None:
         import torch
 
         dist: Any = torch.distributed
         is_first, count = not team.rank, team.rank_count
-        self._store = dist.TCPStore(team.address, team.port, count, is_first, patience)
+        self._store = dist.TCPStore(team.address, team.port, count, is_first, start)
         # A group that is not the script's: `torch.distributed` stays uninitialized.
         self._group = dist.ProcessGroupGloo(self._store, team.rank, count, patience)
 
@@ -105,19 +105,21 @@ class Meeting:
 
     def gather(
         self, doing: str, alike: Mapping[str, Any], tensors: Sequence[Any]
-    ) -> list[list[Any]]:
-        """Meet; return the tensors of all ranks, by rank.
+    ) -> tuple[list[list[Any]], list[bool]]:
+        """Meet; return the tensors of all ranks, by rank, and which of them need gradients.
 
-        Args:
-            doing: as in `meet`.
-            alike: as in `meet`.
-            tensors: as many on all ranks, of the same types and shapes but for the first dimension.
+        Raises:
+            LostRankError: they differ in more than their first dimension; all ranks raise this.
         """
         import torch
 
-        alike = {**alike, "outputs": [f"{one.dtype} {list(one.shape[1:])}" for one in tensors]}
-        sizes = self.meet(doing, alike, [len(one) if one.dim() else -1 for one in tensors])
-        shapes = [_shapes(tensors, row) for row in sizes]
+        said = self.meet(doing, alike, [_outline(tensor) for tensor in tensors])
+        if len({tuple(form for _, form, _ in row) for row in said}) > 1:
+            raise LostRankError("the shares give tensors of different types or shapes")
+        shapes = [_shapes(tensors, [size for size, _, _ in row]) for row in said]
+        needed = [
+            any(flags) for flags in zip(*([flag for *_, flag in row] for row in said), strict=True)
+        ]
         places = [_places(tensors, row) for row in shapes]
         own = torch.zeros(max(place[-1] for place in places), dtype=torch.uint8)
         for tensor, start in zip(tensors, places[self.rank], strict=False):
@@ -127,7 +129,7 @@ class Meeting:
         for row, place, shape in zip(self.all_gather(own), places, shapes, strict=True):
             parts = zip(tensors, place, shape, strict=False)
             found.append([_from_bytes(row[start:], like, form) for like, start, form in parts])
-        return found
+        return found, needed
 
     def add(self, tensors: Sequence[Any]) -> list[Any]:
         """Return the sums of tensors over all ranks, the same to the bit on each.
@@ -227,6 +229,13 @@ def _as_bytes(tensor: Any) -> Any:
     import torch
 
     return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+
+
+def _outline(tensor: Any) -> tuple[int, int, bool]:
+    """Return the first dimension of a tensor, a checksum of its type and the others, and a flag."""
+    form = f"{tensor.dtype} {tensor.dim()} {list(tensor.shape[1:])}"
+    size = len(tensor) if tensor.dim() else -1
+    return size, zlib.crc32(form.encode()), bool(tensor.requires_grad)
 
 
 def _shapes(tensors: Sequence[Any], sizes: Sequence[int]) -> list[tuple[int, ...]]:

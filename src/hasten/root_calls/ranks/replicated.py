@@ -55,27 +55,27 @@ class ReplicatedModel:
             LostRankError: a share could not be computed; it is raised on all ranks.
         """
         self._before = [other.detach().clone() for other in self._others]
-        self.held.accept()
+        if self.held.has_other_training:
+            self.held.accept()
+        alike = self._alike(root_call, generator)
         spans = split(root_call.size, self._meeting.rank_count)
         own, computed = self._compute(root_call, spans[self._meeting.rank])
         outputs = tensors_in(own)
-        rows = self._meeting.gather("call a model", self._alike(root_call, outputs), outputs)
+        rows, needed = self._meeting.gather("call a model", alike, outputs)
         tensors = [tensor for row in rows for tensor in row]
-        if any(output.requires_grad for output in outputs):
-            differentiable = [output.requires_grad for _ in rows for output in outputs]
-            tensors = list(_function().apply(computed, tensors, differentiable, *computed.sources))
+        if any(needed):
+            flags = needed * len(rows)
+            tensors = list(_function().apply(computed, tensors, flags, *computed.sources))
         each = len(outputs)
         return RankOutputs(own, [tensors[start::each] for start in range(each)], spans)
 
-    def _alike(self, root_call: RootCall, outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return what has to be the same on all ranks."""
-        known = {
-            "inputs": checksum(root_call.tensors),
-            "gradients": [output.requires_grad for output in outputs],
-        }
-        if self._call_count % _CALLS_PER_CHECK_COUNT == 0:
-            known["weights"] = checksum([*self._weights, *self._before])
+    def _alike(self, root_call: RootCall, generator: Any) -> dict[str, Any]:
+        """Return what has to be the same on all ranks, or they compute something else."""
+        count = self._call_count
         self._call_count += 1
+        known = {"inputs": checksum(root_call.tensors), "random states": checksum([generator])}
+        if count % _CALLS_PER_CHECK_COUNT == 0 or count & (count - 1) == 0:
+            known["weights"] = checksum([*self._weights, *self._before])
         return known
 
     def _compute(self, root_call: RootCall, span: Span) -> tuple[Any, _ComputedShare]:
@@ -194,7 +194,7 @@ class _ComputedShare:
         import torch
 
         reached, *added = sums
-        rows = self._meeting.gather("give gradients of inputs", {}, parts) if parts else []
+        rows, _ = self._meeting.gather("give gradients of inputs", {}, parts) if parts else ([], [])
         beside = [torch.cat(each) for each in zip(*rows, strict=True)]
         sources = {True: iter(beside), False: iter(added)}
         all_of = [next(sources[cut_off]) for cut_off in self._are_cut()]

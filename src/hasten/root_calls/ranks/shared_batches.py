@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hasten.root_calls.ranks.messages import RootCall
     from hasten.root_calls.ranks.share import Share
 
+_BEGINNING_COUNT = 100
+
 
 def share_batches(training: Training, team: Team, tell: Callable[[str], None]) -> Undo:
     """Share the root calls of this process with the other ranks; return how to stop.
@@ -55,14 +57,25 @@ class _Shared:
     trial = False
 
     def __init__(self, training: Training, tell: Callable[[str], None]) -> None:
-        self.on_call, self.on_function = training.on_call, training.on_function
-        self.compiled = training.compiled
+        self.on_function, self.compiled = training.on_function, training.compiled
+        self._training = training
         self._tell = tell
+        self._call_count = 0
+
+    def on_call(self, around: Callable[..., Any], *, innermost: int = 0) -> Undo:
+        """As `Training`; the calls are counted."""
+
+        def counted(*asked: Any) -> Any:
+            self._call_count += 1
+            return around(*asked)
+
+        return self._training.on_call(counted, innermost=innermost)
 
     def excuse(self, error: Exception) -> None:
+        """Say why nothing is shared; at the beginning, end the run, which would be in vain."""
         import torch
 
-        if torch.is_grad_enabled():
-            self._tell(f"hasten: cannot share batches among ranks: {error}\n")
+        if torch.is_grad_enabled() and self._call_count <= _BEGINNING_COUNT:
+            self._tell(f"hasten: cannot share batches among the ranks: {error}\n")
             raise Parted(1)
-        self._tell(f"hasten: every rank evaluates whole batches: {error}\n")
+        self._tell(f"hasten: from here on every rank computes whole batches: {error}\n")
