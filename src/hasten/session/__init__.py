@@ -14,14 +14,24 @@ from typing import TYPE_CHECKING, Any
 from hasten.session import setup, shared_run
 from hasten.session.options import Options, Watcher
 from hasten.session.setup import doctor, glance
-from hasten.session.shared_run import fitting
+from hasten.session.shared_run import check_entry, fitting
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
     from hasten.records import LossEnvelope, Machine, Plan, Profiling, Tuning, Workload
 
-__all__ = ["Options", "Watcher", "doctor", "fitting", "glance", "profile", "run", "tune"]
+__all__ = [
+    "Options",
+    "Watcher",
+    "check_entry",
+    "doctor",
+    "fitting",
+    "glance",
+    "profile",
+    "run",
+    "tune",
+]
 
 _LOOK_S = 8.0
 

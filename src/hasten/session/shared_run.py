@@ -88,17 +88,26 @@ def fitting(plan: Plan) -> tuple[Plan, list[str]]:
     return plan, left_out
 
 
+def check_entry(workload: Workload) -> None:
+    """Check that the process that starts is the one that trains.
+
+    Raises:
+        UsageError: it may start others.
+    """
+    if workload.entry not in (Entry.SCRIPT, Entry.MODULE):
+        raise UsageError(
+            f"--share-batches runs a script or a module, not {workload.argv[0]}.",
+            remedy="Name the script that trains.",
+        )
+
+
 def join(workload: Workload, plan: Plan, env: Mapping[str, str]) -> dict[str, Any] | None:
     """Meet the other ranks; return what `Order.team` is, or None where there are none.
 
     Raises:
         UsageError: nobody has told the ranks, they do not come, or they would run something else.
     """
-    if workload.entry not in (Entry.SCRIPT, Entry.MODULE):  # what starts need not be what trains
-        raise UsageError(
-            f"--share-batches runs a script or a module, not {workload.argv[0]}.",
-            remedy="Name the script that trains.",
-        )
+    check_entry(workload)
     place = _own_place(env)
     if place.rank_count == 1:
         return None
