@@ -33,6 +33,16 @@ _SET_BY_JOB = (
     "--master-port",
     "--rdzv",
 )
+_Cpus = Annotated[
+    int | None,
+    typer.Option(
+        "--cpus-per-task",
+        min=1,
+        metavar="COUNT",
+        help="CPUs of each process.",
+        show_default="those of the plan",
+    ),
+]
 
 
 def submit(
@@ -48,16 +58,7 @@ def submit(
             help="How many processes on each node; each is told its rank as by torchrun.",
         ),
     ] = 1,
-    cpus: Annotated[
-        int | None,
-        typer.Option(
-            "--cpus-per-task",
-            min=1,
-            metavar="COUNT",
-            help="CPUs of each process.",
-            show_default="those of the plan",
-        ),
-    ] = None,
+    cpus: _Cpus = None,
     sbatch: Annotated[
         list[str] | None,
         typer.Option(

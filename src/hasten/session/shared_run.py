@@ -39,7 +39,7 @@ _RANKS = frozenset({
 _FAMILIES = ("GROUP_", "ROLE_", "TORCHELASTIC_", "PET_", "SLURM_STEP_", "OMPI_COMM_WORLD_", "PMI")
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Which rank this is, and where rank 0 waits for the others."""
 
     rank: int
@@ -48,7 +48,7 @@ class Place(NamedTuple):
     port: int
 
 
-def _own_place(env: Mapping[str, str]) -> Place:
+def _own_place(env: Mapping[str, str]) -> RankPlace:
     """Return which rank this process is.
 
     Raises:
@@ -64,7 +64,7 @@ def _own_place(env: Mapping[str, str]) -> Place:
         )
     # torchrun listens at its own port.
     beside = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Place(int(rank), int(count), address, int(port) + beside)
+    return RankPlace(int(rank), int(count), address, int(port) + beside)
 
 
 def of_team(env: Mapping[str, str], team: Mapping[str, Any]) -> dict[str, str]:
@@ -121,7 +121,7 @@ def join(workload: Workload, plan: Plan, env: Mapping[str, str]) -> dict[str, An
     return {"rank": place.rank, "count": place.rank_count, "address": place.address, **agreed}
 
 
-def _receive(place: Place, told: Mapping[str, Any]) -> dict[str, Any]:
+def _receive(place: RankPlace, told: Mapping[str, Any]) -> dict[str, Any]:
     until_s = time.monotonic() + _PATIENCE_S
     others: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
     with ExitStack() as open_ones:
@@ -150,7 +150,7 @@ def _receive(place: Place, told: Mapping[str, Any]) -> dict[str, Any]:
     return _accepted(answer)
 
 
-def _server(place: Place) -> socket.socket:
+def _server(place: RankPlace) -> socket.socket:
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
@@ -162,7 +162,7 @@ def _server(place: Place) -> socket.socket:
         ) from None
 
 
-def _ask(place: Place, told: Mapping[str, Any]) -> dict[str, Any]:
+def _ask(place: RankPlace, told: Mapping[str, Any]) -> dict[str, Any]:
     until_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until_s:
         with (
