@@ -89,7 +89,7 @@ aside = os.environ.get("WANDB_MODE") == "disabled"
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(8):
+for step in range(10):
     x = torch.randn(8, 6)
     if step == 5:
         FAULT
@@ -159,6 +159,7 @@ def test_ranks_train_what_one_process_trains(ranks, tmp_path, tmp_path_factory) 
     [
         ("x = x + 1e-3 * aside", 12, "their inputs differ"),
         ("torch.rand(int(aside))", 12, "their random states differ"),
+        ("model[0].weight.data.add_(1e-3 * aside)", 12, "their weights differ"),
         ("_ = model(x) if aside else 0", 11, "their models are called from different lines"),
     ],
 )
@@ -193,6 +194,26 @@ def test_a_model_that_cannot_be_shared_ends_the_run_with_a_sentence(tmp_path) ->
     why = "hasten: cannot share batches among the ranks: a batch cannot be shared"
     assert first[2].startswith(why)
     assert "Traceback" not in first[2]
+
+
+def test_processes_that_the_script_forks_or_starts_are_no_ranks(tmp_path) -> None:
+    fault = """
+        import subprocess, sys
+        child = os.fork()
+        if not child:
+            sys.exit(0)
+        print(os.waitpid(child, 0)[1])
+        command = [sys.executable, "-c", "import torch; print(torch.rand(1).shape)"]
+        print(subprocess.run(command, capture_output=True, text=True).stdout)
+    """
+    found = played(tmp_path, 2, script=SHORT.replace("FAULT", fault.strip()))
+    assert found == [(0, "0\ntorch.Size([1])\n\n", ""), (0, "", "")]
+
+
+def test_a_script_that_trains_elsewhere_is_told_that_nothing_was_shared(tmp_path) -> None:
+    first, second = played(tmp_path, 2, script="import torch")
+    assert (first[0], second[0]) == (0, 0)
+    assert first[2].startswith("hasten: no batch was shared: the script has called no model")
 
 
 def test_ranks_with_other_commands_do_not_start(tmp_path) -> None:

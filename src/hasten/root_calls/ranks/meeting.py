@@ -73,11 +73,18 @@ class Meeting:
         self._store = dist.TCPStore(team.address, team.port, count, is_first, start)
         # A group that is not the script's: `torch.distributed` stays uninitialized.
         self._group = dist.ProcessGroupGloo(self._store, team.rank, count, patience)
+        os.register_at_fork(after_in_child=self._stay)
 
     def leave(self) -> None:
         """Leave for good."""
         self._is_over = True
         self._group = self._store = None
+
+    def _stay(self) -> None:
+        """Keep the group in a forked process: its end would wait for threads that are not there."""
+        self._is_over = True
+        for kept in (self._group, self._store):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
     def meet(self, doing: str, alike: Mapping[str, Any], own: Any = None) -> list[Any]:
         """Say what this rank is about; return what each says for itself.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.ranks.meeting import Meeting, Parted
@@ -27,17 +28,20 @@ def share_batches(training: Training, team: Team, tell: Callable[[str], None]) -
         Parted: they do not come, or have another torch, processor or number of threads.
     """
     meeting = Meeting(team, tell)
-    atexit.register(meeting.leave)
     meeting.meet("begin", _surroundings())
 
     def start(root_call: RootCall, share: Share) -> ReplicatedModel:
         return ReplicatedModel(root_call, share, meeting)
 
-    def nothing() -> None:
-        """The script keeps its threads."""
+    def leave() -> None:
+        meeting.leave()
+        if not ours.call_count and os.getpid() == owner:
+            tell("hasten: no batch was shared: the script has called no model in this process\n")
 
+    owner = os.getpid()
     ours: Any = _Shared(training, tell if not team.rank else lambda said: None)
-    return Ranks(ours, team.rank_count, nothing, start=start).attach()
+    atexit.register(leave)
+    return Ranks(ours, team.rank_count, lambda: None, start=start).attach()
 
 
 def _surroundings() -> dict[str, Any]:
@@ -60,13 +64,13 @@ class _Shared:
         self.on_function, self.compiled = training.on_function, training.compiled
         self._training = training
         self._tell = tell
-        self._call_count = 0
+        self.call_count = 0
 
     def on_call(self, around: Callable[..., Any], *, innermost: int = 0) -> Undo:
         """As `Training`; the calls are counted."""
 
         def counted(*asked: Any) -> Any:
-            self._call_count += 1
+            self.call_count += 1
             return around(*asked)
 
         return self._training.on_call(counted, innermost=innermost)
@@ -75,7 +79,7 @@ class _Shared:
         """Say why nothing is shared; at the beginning, end the run, which would be in vain."""
         import torch
 
-        if torch.is_grad_enabled() and self._call_count <= _BEGINNING_COUNT:
+        if torch.is_grad_enabled() and self.call_count <= _BEGINNING_COUNT:
             self._tell(f"hasten: cannot share batches among the ranks: {error}\n")
             raise Parted(1)
         self._tell(f"hasten: from here on every rank computes whole batches: {error}\n")
