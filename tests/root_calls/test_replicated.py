@@ -21,6 +21,7 @@ SHARED = (
 STAYS = {
     "exacting": "a batch cannot be shared among processes: AssertionError",
     "keeping_a_mean": "a batch cannot be shared among processes: its buffers differ",
+    "sometimes_normalized": "a batch cannot be shared among processes: the shares",
     "keeping_the_last": "a batch cannot be shared among processes: its buffers differ",
     "samples_that_depend_on_one_another": "a batch cannot be shared among processes: its outputs",
     "speaking": "the model's code may print or write files: forward names print",

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _ROW_BYTES = 1024
-_LONGEST_WORDS_COUNT = 160
+_LONGEST_WORDS_COUNT = 100
 _START_S, _PATIENCE_S = 300.0, 1800.0
 _ALIGNMENT_BYTES = 16
+CALL, _NORMALIZE = "call a model", "normalize by batch"
 
 
 class Parted(SystemExit):
@@ -163,19 +164,23 @@ class Meeting:
 
         if self._is_over:
             raise Parted(1)
-        self._number += 1
-        text = json.dumps(said | {"number": self._number}).encode()
+        said = {**said, "number": self._number}
+        text = json.dumps(said, ensure_ascii=False).encode(errors="replace")
         if len(text) > _ROW_BYTES:
-            return self.fail(ValueError("a call of the model has too many parts"))
-        row = torch.frombuffer(bytearray(text.ljust(_ROW_BYTES)), dtype=torch.uint8)
-        rows = [json.loads(bytes(one.tolist())) for one in self.all_gather(row)]
+            self.fail(ValueError("a call of the model has too many parts"))
+        self._number += 1
+        own = torch.frombuffer(bytearray(text.ljust(_ROW_BYTES)), dtype=torch.uint8)
+        rows = [json.loads(bytes(one.tolist())) for one in self.all_gather(own)]
         for other in rows:
             if "failed" in other:
                 raise LostRankError(other["failed"])
-        for rank, other in enumerate(rows):
-            if why := _difference(rows[0], other):
-                here, there = (f"rank {n} is at {rows[n]['at']}" for n in (0, rank))
-                self._end(f"the ranks have parted: {here}, {there}, and {why}")
+        for rank, row in enumerate(rows):
+            if not (why := _difference(rows[0], row)):
+                continue
+            if _NORMALIZE in {one["doing"] for one in rows} <= {_NORMALIZE, CALL}:
+                raise LostRankError("the shares normalize by batch at different layers")
+            here, there = (f"rank {n} is at {rows[n]['at']}" for n in (0, rank))
+            self._end(f"the ranks have parted: {here}, {there}, and {why}")
         return [one["own"] for one in rows]
 
     def all_gather(self, own: Any) -> list[Any]:
@@ -218,7 +223,7 @@ class MeetingExchange:
         """Return what `combine` makes of the numbers of all ranks, as `Exchange.all_reduce`."""
         import torch
 
-        self._meeting.meet("normalize", {"layers": number, "channels": len(own)})
+        self._meeting.meet(_NORMALIZE, {"layers": number, "channels": len(own)})
         return combine(torch.stack(self._meeting.all_gather(own)))
 
 

@@ -17,7 +17,7 @@ from hasten.root_calls.ranks.batch import cut, split
 from hasten.root_calls.ranks.exchange import LostRankError
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import gradients
-from hasten.root_calls.ranks.meeting import MeetingExchange, checksum
+from hasten.root_calls.ranks.meeting import CALL, MeetingExchange, checksum
 from hasten.root_calls.ranks.served import RankOutputs
 from hasten.root_calls.ranks.weights import others_in
 from hasten.root_calls.values import tensors_in, with_tensors
@@ -61,7 +61,7 @@ class ReplicatedModel:
         spans = split(root_call.size, self._meeting.rank_count)
         own, computed = self._compute(root_call, spans[self._meeting.rank])
         outputs = tensors_in(own)
-        rows, needed = self._meeting.gather("call a model", alike, outputs)
+        rows, needed = self._meeting.gather(CALL, alike, outputs)
         tensors = [tensor for row in rows for tensor in row]
         if any(needed):
             flags = needed * len(rows)
