@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from hasten.errors import UsageError
-from hasten.records import Plan
+from hasten.records import Entry, Plan, Workload
 from hasten.session import shared_run
+from hasten.trials.process import Isolation
 
 TRAIN = """
 import json, os, random, uuid
@@ -246,3 +247,14 @@ def test_levers_with_processes_or_code_of_their_own_are_left_out() -> None:
     kept, left_out = shared_run.fitting(plan)
     assert dict(kept.settings) == {"omp_wait_policy": "active"}
     assert left_out == ["ranks=2x1", "torch_compile=default"]
+
+
+def test_where_the_kernel_guards_no_files_the_user_is_told(monkeypatch, capfd, tmp_path) -> None:
+    monkeypatch.setattr("hasten.trials.process.best_isolation", lambda cwd: Isolation.PYTHON)
+    words = ("sh", "-c", "echo lost; echo why >&2; exit 5")
+    workload = Workload(entry=Entry.COMMAND, argv=words, cwd=str(tmp_path), python=sys.executable)
+    assert shared_run.run_aside(workload, os.environ, 1) == 5
+    told = capfd.readouterr()
+    assert told.err.startswith("hasten: neither the overlay nor Landlock works here: ")
+    assert told.err.endswith("rank 1: why\n")
+    assert not told.out

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from hasten.records import Plan, Workload
 
 _PATIENCE_S, _RETRY_S, _LINE_S = 300.0, 0.2, 10.0
-_MOST_BYTES, _LAST_LINES_COUNT = 1 << 16, 40
+_MOST_BYTES, _LAST_LINES_COUNT = 1 << 20, 40
+_UNGUARDED = (
+    "neither the overlay nor Landlock works here: what native libraries and other programs write "
+    "in any rank reaches the real files."
+)
 _RANKS = frozenset({
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
     "MASTER_PORT", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS",
@@ -209,13 +213,16 @@ def run_aside(workload: Workload, env: Mapping[str, str], rank: int) -> int:
         IsolationFailed: no process can be started.
     """
     from hasten.trials.isolation.scratch import make_scratch
-    from hasten.trials.process import Process, best_isolation
+    from hasten.trials.process import Isolation, Process, best_isolation
 
     for number in (signal.SIGUSR1, signal.SIGUSR2):  # of a job: what the script makes of them
         signal.signal(number, signal.SIG_IGN)
+    isolation = best_isolation(workload.cwd)
+    if isolation is Isolation.PYTHON and rank == 1:
+        sys.stderr.write(f"hasten: {_UNGUARDED}\n")
     process = Process.start(
         workload.command, env={**env, **SILENCED}, cwd=workload.cwd, scratch=make_scratch(),
-        isolation=best_isolation(workload.cwd),
+        isolation=isolation,
     )  # fmt: skip
     try:
         ended = process.wait(None)
