@@ -106,7 +106,12 @@ class Session(ModuleType):
             interrupted=self.interrupted, diagnosis=self.diagnosis,
         )  # fmt: skip
 
-    def run(self, workload, plan, envelope, assumed):
+    def fitting(self, plan):
+        return plan.without("intra_op_threads"), ["intra_op_threads=4"]
+
+    def run(self, workload, plan, envelope, assumed, *, shares_batches):
+        if shares_batches:
+            self.note("shares batches")
         self.note("run", workload, plan, envelope, assumed)
 
 
@@ -871,6 +876,14 @@ def test_run_needs_no_plan_file_for_a_lever(more, session):
     assert hasten_with("run", *more, "--set", "intra_op_threads=2", "train.py").exit_code == 0
     assert [call[0] for call in session.calls] == ["run"]
     assert session.calls[-1][2] == THREADS
+
+
+def test_run_shares_batches_without_a_plan_and_without_what_does_not_fit(session):
+    done = hasten_with("run", "--share-batches", "--set", "intra_op_threads=4", "train.py")
+    assert done.exit_code == 0, done.output
+    assert "left out intra_op_threads=4: every process computes a share" in done.stderr
+    assert session.calls[0] == ("shares batches",)
+    assert session.calls[1][2] == Plan()
 
 
 def test_run_warns_of_other_arguments(session):

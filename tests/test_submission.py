@@ -140,3 +140,22 @@ def test_without_slurm_the_remedy_is_named(folder, monkeypatch, is_forbidden) ->
     done = submit("--python", sys.executable, "train.py")
     assert done.exit_code == 2
     assert "There is no sbatch here." in done.stderr
+
+
+def test_batches_are_shared_by_every_process_of_the_job(folder) -> None:
+    script = submit("--dry-run", "--nodes", "2", "--share-batches", "train.py").stdout
+    assert f"run --plan {folder}/hasten.toml --share-batches train.py" in script
+    assert "export RANK=$SLURM_PROCID" in script
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("train.py",), "One process shares its batches with nobody."),
+        (("--nodes", "2", "--", "env", "train.py"), "--share-batches runs a script or a module"),
+    ],
+)
+def test_what_cannot_share_batches_is_not_submitted(folder, words, sentence) -> None:
+    done = submit("--share-batches", "--force", *words)
+    assert done.exit_code == 2
+    assert sentence in done.stderr

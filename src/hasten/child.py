@@ -156,7 +156,8 @@ class AppliedLevers:
 def prepare(text: str) -> None:
     """Begin, before the user's script; `text` is a `protocol.Order`."""
     order = Order.read(text)
-    if order.mode is not Mode.RUN:
+    is_aside = order.mode is not Mode.RUN or bool(order.team and order.team["rank"])
+    if is_aside:
         _stay_inside()
     if order.mark:
         with contextlib.suppress(OSError), open(order.mark, "w"):
@@ -168,6 +169,10 @@ def prepare(text: str) -> None:
         _pin(order.seed)  # two trials compute the same
         after_import("torch", own_port.replace_ports)
         after_import(own_port.LAUNCHER, own_port.replace_launches)
+    if order.team is not None:
+        _agree(order.team["seed"])
+        os.environ["HASTEN_CHILD"] = replace(order, team=None).write()  # what it starts is no rank
+    if is_aside:
         after_import("mlflow", _stay_local)
         for tracker in _TRACKERS:
             after_import(tracker, partial(_switch_off, tracker))
@@ -225,6 +230,17 @@ def _pin(seed: int) -> None:
     after_import("torch", lambda: seeding.pin_torch(seed))
 
 
+def _agree(seed: int) -> None:
+    """Let all ranks draw the same where the script gives no seed."""
+    from hasten.verify import seeding
+
+    draw = seeding.agreed(seed)
+    seeding.pin_system(draw)
+    seeding.pin_python(draw(64), draw)
+    after_import("numpy", lambda: seeding.pin_numpy(draw(32), draw))
+    after_import("torch", lambda: seeding.pin_torch(draw(63), draw))
+
+
 def _run(order: Order) -> None:
     """Apply a plan in a real run; what breaks is left out and reported, and the script goes on."""
     undo = contextlib.ExitStack()
@@ -234,6 +250,19 @@ def _run(order: Order) -> None:
         with contextlib.suppress(Exception):
             undo.close()
         _leave_out_the_plan(_first_line(error))
+        if order.team is not None:  # each rank would train by itself
+            raise SystemExit(1) from None
+
+
+def _share_batches(training: Training, team: Mapping[str, Any] | None) -> Callable[[], None]:
+    """Share batches with the other ranks, if there are any; return how to stop."""
+    if team is None:
+        return lambda: None
+    from hasten.root_calls.ranks.meeting import Team
+    from hasten.root_calls.ranks.shared_batches import share_batches
+
+    place = Team(team["rank"], team["count"], team["address"], team["port"])
+    return share_batches(training, place, _tell)
 
 
 def _leave_out_the_plan(why: str) -> None:
@@ -272,6 +301,7 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
             settings[name] = setting
         except Exception as error:
             leave_out(name, setting, error)
+    undo.callback(_share_batches(watch.live, order.team))
     loader: Any = sys.modules.get("hasten.loader")  # not there where levers leave loaders alone
     if loader is not None and (engine := loader.installed(watch.live)) is not None:
         engine.notices.tell = lambda why: _tell(f"hasten: {why}\n")
@@ -283,7 +313,7 @@ def _steer(order: Order, undo: contextlib.ExitStack) -> None:
         _guard(watch, applied, order.envelope)
     # The plan and its losses are of the process that trains, not of the programs that it starts.
     # One that has only called a model may still start the ranks that train.
-    rest = replace(order, plan={}, envelope=None).write()
+    rest = replace(order, plan={}, envelope=None, team=None).write()
     when_it_learns(watch.live, partial(os.environ.__setitem__, "HASTEN_CHILD", rest))
 
 

@@ -68,6 +68,8 @@ class Order:
         seed: of all that the script leaves unseeded, in a trial and a verification.
         recording: what a verification records.
         folder: where its tensors go.
+        team: the ranks of a real run that share batches: `rank`, `count`, `address` and `port`, and
+            a `seed` of all that the script leaves unseeded.
     """
 
     mode: Mode
@@ -80,6 +82,7 @@ class Order:
     seed: int = 0
     recording: RecordingSpec | None = None
     folder: str = ""
+    team: Mapping[str, Any] | None = None
 
     def write(self) -> str:
         """Return it as JSON."""

@@ -355,6 +355,29 @@ class Centered(OneLayer):
         return out.float()
 
 
+class LastSeen(OneLayer):
+    """Keeps the last sample, which the last share has as the whole batch does."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.zeros(6))
+
+    def forward(self, x):
+        self.last.copy_(x[-1].detach())
+        return self.layer(x)
+
+
+class SometimesNormalized(OneLayer):
+    """Normalizes where the first sample is number 0, as it is in the first share alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        return self.layer(self.norm(x)) if x[0, 0] == 0 else self.layer(x)
+
+
 class Described(OneLayer):
     def __init__(self):
         super().__init__()
@@ -463,6 +486,18 @@ ordinary_scene("attention_with_dropout", Attending, rows)
 
 
 ordinary_scene("keeping_a_mean", Centered, rows)
+
+
+ordinary_scene("keeping_the_last", LastSeen, rows)
+
+
+def numbered_rows():
+    x, y = rows()
+    x[:, 0] = torch.arange(7)
+    return x, y
+
+
+ordinary_scene("sometimes_normalized", SometimesNormalized, numbered_rows)
 
 
 ordinary_scene("described", Described, rows)

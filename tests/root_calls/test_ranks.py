@@ -42,6 +42,8 @@ STAYS = {
     "exacting": "a batch cannot be shared among processes: AssertionError",
     "hooked": "Linear has hooks",
     "keeping_a_mean": "a batch cannot be shared among processes: its buffers differ",
+    "sometimes_normalized": "a batch cannot be shared among processes: a helper of the model",
+    "keeping_the_last": "a batch cannot be shared among processes: its buffers differ",
     "measuring": "a call of the model changes count",
     "logged": "the model's code may print or write files: forward names info",
     "speaking": "the model's code may print or write files: forward names print",

@@ -130,3 +130,23 @@ def test_the_end_of_a_job_keeps_the_best_so_far(cluster, tmp_path) -> None:
     done = cluster(ended(f"printf '{job}' | sbatch"), 200.0)
     assert done.returncode == 130, done.stdout + done.stderr
     assert re.search(r"Wrote hasten(-unconfirmed)?\.toml", done.stdout), done.stdout
+
+
+def test_a_script_that_knows_nothing_of_ranks_is_trained_by_two_nodes(cluster, tmp_path) -> None:
+    job = ended(f"{HASTEN} submit --nodes 2 --share-batches train.py 2")
+    done = cluster(f"OMP_NUM_THREADS=1 {sys.executable} train.py 2\n{job}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed = [line.split() for line in done.stdout.splitlines() if re.match(r"\d+ \d+ ", line)]
+    alone, shared = printed  # and nothing by the other process
+    assert shared[:4] == ["0", "1", "None", "active"], "one process, as far as the script knows"
+    assert float(shared[4]) == pytest.approx(float(alone[4]), rel=1e-5)
+    assert float(shared[4]) != float(alone[4]), "gradients were added up in another order"
+
+
+@pytest.mark.slow
+def test_a_job_whose_script_cannot_be_shared_ends_with_a_sentence(cluster, tmp_path) -> None:
+    script = (tmp_path / "train.py").read_text().replace("nn.ReLU()", "nn.Softmax(0)")
+    (tmp_path / "train.py").write_text(script)
+    done = cluster(ended(f"{HASTEN} submit --nodes 2 --share-batches train.py 2"))
+    assert done.returncode == 1
+    assert "hasten: cannot share batches among the ranks: a batch cannot be shared" in done.stdout

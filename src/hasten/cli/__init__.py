@@ -210,6 +210,7 @@ def run(
     device: args.DeviceOption = "auto",
     assume: args.Assume = None,
     python: args.Interpreter = sys.executable,
+    share_batches: args.ShareBatches = False,
     quiet: args.Unwarned = False,
 ) -> None:
     """Run the script for real, under the plan.
@@ -222,7 +223,7 @@ def run(
     workload = read_workload(script, once=True, python=python)
     settings = _settings(lever, device)
     options = api.options(settings=settings, assume=assume or ())
-    is_wanted = plan is not None or not settings
+    is_wanted = plan is not None or not (settings or share_batches)
     other = "" if is_wanted or force else plan_file.other_script(PLAN, workload)
     if other and not quiet:
         say(f"{PLAN} is the plan of {other}: only what was set by hand is used.")
@@ -233,7 +234,12 @@ def run(
     chosen = saved.plan
     for name, setting in settings.items():  # false takes a lever out of the plan
         chosen = chosen.with_lever(name, setting)
-    session.run(workload, chosen, envelope, saved.assumed | options.assumed)
+    if share_batches:
+        chosen, left_out = session.fitting(chosen)
+        for name in left_out:
+            say(f"left out {name}: every process computes a share of each batch.")
+    assumed = saved.assumed | options.assumed
+    session.run(workload, chosen, envelope, assumed, shares_batches=share_batches)
 
 
 app.command(cls=Command)(submit)

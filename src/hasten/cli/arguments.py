@@ -143,6 +143,13 @@ EventsPath = Annotated[
         "report to stderr.",
     ),
 ]
+ShareBatches = Annotated[
+    bool,
+    typer.Option(
+        "--share-batches",
+        help="The script trains in one process: share each of its batches among all processes.",
+    ),
+]
 LeverOption = Annotated[
     list[str] | None,
     typer.Option(

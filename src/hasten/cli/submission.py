@@ -18,6 +18,8 @@ from hasten.records import Entry
 from hasten.workload import read_workload
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hasten.records import Workload
     from hasten.report.plan_file import SavedPlan
 
@@ -31,6 +33,16 @@ _SET_BY_JOB = (
     "--master-port",
     "--rdzv",
 )
+_Cpus = Annotated[
+    int | None,
+    typer.Option(
+        "--cpus-per-task",
+        min=1,
+        metavar="COUNT",
+        help="CPUs of each process.",
+        show_default="those of the plan",
+    ),
+]
 
 
 def submit(
@@ -46,22 +58,14 @@ def submit(
             help="How many processes on each node; each is told its rank as by torchrun.",
         ),
     ] = 1,
-    cpus: Annotated[
-        int | None,
-        typer.Option(
-            "--cpus-per-task",
-            min=1,
-            metavar="COUNT",
-            help="CPUs of each process.",
-            show_default="those of the plan",
-        ),
-    ] = None,
+    cpus: _Cpus = None,
     sbatch: Annotated[
         list[str] | None,
         typer.Option(
             metavar="OPTION", help="An option for sbatch: --sbatch --time=12:00:00. Repeatable."
         ),
     ] = None,
+    share_batches: args.ShareBatches = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the job script; submit nothing.")
     ] = False,
@@ -72,16 +76,23 @@ def submit(
     """Submit a Slurm job that trains under the plan.
 
     Each process of the job is `hasten run`. Where there are several, the script has to train with
-    torch.distributed, or the program be torchrun, started once on each node.
+    torch.distributed, or the program be torchrun, started once on each node; a script that trains
+    in one process takes --share-batches.
     """
     from hasten.report.slurm_job import job_script
 
     workload = read_workload(script, python=python)
     _check_launcher(workload, nodes=nodes, tasks=tasks)
+    own = []
+    if share_batches:
+        _check_shareable(workload, nodes * tasks)
+        own.append("--share-batches")
     path = plan or PLAN
     saved = _checked_plan(path, workload, force=force)
+    if force:
+        own.append("--force")
     job = job_script(
-        _command(workload, path, force=force),
+        _command(workload, path, own),
         nodes=nodes,
         tasks=tasks,
         cpus=_cpu_count(path, saved, cpus, force=force),
@@ -94,12 +105,10 @@ def submit(
     raise typer.Exit(_hand_in(job))
 
 
-def _command(workload: Workload, path: Path, *, force: bool) -> list[str]:
+def _command(workload: Workload, path: Path, options: Sequence[str]) -> list[str]:
     from hasten.report.wording import words
 
-    own = [sys.executable, "-m", "hasten", "run", "--plan", os.path.abspath(path)]
-    if force:
-        own.append("--force")
+    own = [sys.executable, "-m", "hasten", "run", "--plan", os.path.abspath(path), *options]
     if workload.python != sys.executable and workload.entry is not Entry.COMMAND:
         own += ["--python", workload.python]
     return [*own, *words(workload)]
@@ -160,6 +169,20 @@ def _check_launcher(workload: Workload, *, nodes: int, tasks: int) -> None:
         if word.replace("_", "-").startswith(_SET_BY_JOB):
             remedy = "Leave it out: the job tells torchrun its nodes by PET_NNODES and the like."
             raise UsageError(f"With {word} the nodes would not meet.", remedy=remedy)
+
+
+def _check_shareable(workload: Workload, process_count: int) -> None:
+    """Refuse what `hasten run --share-batches` would refuse once the job has started.
+
+    Raises:
+        UsageError: there is nobody to share with, or what starts need not be what trains.
+    """
+    from hasten import session
+
+    if process_count == 1:
+        problem = "One process shares its batches with nobody."
+        raise UsageError(problem, remedy="Add --nodes or --tasks-per-node.")
+    session.check_entry(workload)
 
 
 def _hand_in(text: str) -> int:

@@ -80,6 +80,11 @@ def _is_own(path: str, started: tuple[str, ...]) -> bool:
     )
 
 
+def is_own_file(path: str) -> bool:
+    """Return whether a file of Python code is the script's."""
+    return _is_own(path, _started())
+
+
 def _started() -> tuple[str, ...]:
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None) or ""

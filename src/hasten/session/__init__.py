@@ -9,18 +9,29 @@ import os
 import signal
 import sys
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hasten.session import setup
+from hasten.session import setup, shared_run
 from hasten.session.options import Options, Watcher
 from hasten.session.setup import doctor, glance
+from hasten.session.shared_run import check_entry, fitting
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
     from hasten.records import LossEnvelope, Machine, Plan, Profiling, Tuning, Workload
 
-__all__ = ["Options", "Watcher", "doctor", "glance", "profile", "run", "tune"]
+__all__ = [
+    "Options",
+    "Watcher",
+    "check_entry",
+    "doctor",
+    "fitting",
+    "glance",
+    "profile",
+    "run",
+    "tune",
+]
 
 _LOOK_S = 8.0
 
@@ -80,10 +91,13 @@ def run(
     plan: Plan,
     envelope: LossEnvelope | None = None,
     assumed: frozenset[str] = frozenset(),
+    *,
+    shares_batches: bool = False,
 ) -> NoReturn:
     """Replace this process with the script under `plan`; an empty plan is plain python.
 
-    Its first steps are held against the envelope, if there is one.
+    Its first steps are held against the envelope, if there is one. Where it shares batches, the
+    first rank does this, and the others run the script aside.
     """
     from hasten.errors import UsageError
     from hasten.protocol import Mode
@@ -92,14 +106,19 @@ def run(
     from hasten.trials.child_environment import environment
     from hasten.trials.compiled_code import handed_out
 
-    guarded = {} if envelope is None else {"envelope": asdict(envelope)}
+    guarded: dict[str, Any] = {} if envelope is None else {"envelope": asdict(envelope)}
     env = dict(os.environ)
+    if shares_batches and (team := shared_run.join(workload, plan, env)) is not None:
+        guarded["team"] = team
+        env = shared_run.of_team(env, team)
     # Another Python finds the notebook runner through its environment.
     elsewhere = workload.entry is Entry.NOTEBOOK and workload.python != sys.executable
-    if plan.settings or elsewhere:
-        env = environment(plan, mode=Mode.RUN, assumed=assumed, **guarded)
+    if plan.settings or elsewhere or "team" in guarded:
+        env = environment(plan, mode=Mode.RUN, assumed=assumed, env=env, **guarded)
     if patience_s(plan) and (kept := setup.kept_code(workload)) is not None:
         env |= handed_out(kept)
+    if "team" in guarded and (rank := guarded["team"]["rank"]):
+        raise SystemExit(shared_run.run_aside(workload, env, rank))
     command = workload.command
     # Python ignores them, and a shell cannot undo that for what it starts: see `yes | head -1`.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

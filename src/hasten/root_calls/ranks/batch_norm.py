@@ -10,10 +10,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hasten.root_calls.ranks.exchange import Exchange
+    from hasten.root_calls.ranks.exchange import Meets
 
 
-def normalize(*, exchange: Exchange, **given: Any) -> Any:
+def normalize(*, exchange: Meets, **given: Any) -> Any:
     """Normalize one share, of shape (samples, channels, ...), by the statistics of all shares.
 
     Args:
@@ -23,9 +23,8 @@ def normalize(*, exchange: Exchange, **given: Any) -> Any:
     x = given["input"]
     number = exchange.next_number()
     mean, var, count = _statistics(x.detach(), number, exchange)
-    if exchange.rank == 0:
-        running = given["running_mean"], given["running_var"]
-        _update(running, (mean, var * (count / max(1, count - 1))), given["momentum"])
+    running = given["running_mean"], given["running_var"]
+    _update(running, (mean, var * (count / max(1, count - 1))), given["momentum"])
     dtype = _statistics_dtype(x)
     known = mean.to(dtype), var.to(dtype), count, given["eps"]
     return _function().apply(x, given["weight"], given["bias"], known, (exchange, number))
@@ -37,7 +36,7 @@ def _statistics_dtype(x: Any) -> Any:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _statistics(x: Any, number: int, exchange: Exchange) -> tuple[Any, Any, int]:
+def _statistics(x: Any, number: int, exchange: Meets) -> tuple[Any, Any, int]:
     """Return mean and variance (biased) of all shares in float64, and values per channel."""
     import torch
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.root_calls.ranks.messages import RootCall
-    from hasten.root_calls.ranks.served import SharedModel
+    from hasten.root_calls.ranks.served import SharingModel
 
-    Start = Callable[[RootCall, int], SharedModel]  # given the bytes that messages take
+    Start = Callable[[RootCall, int], SharingModel]  # given the bytes that messages take
 
 _SPARE_BYTES = 2**20
 _LARGEST_COPY_BYTES = 2**28
@@ -168,9 +168,12 @@ def _compare(
     plain.before.restore()
     served = start(root_call, messages_bytes(root_call, plain.result))
     found = served.answer(root_call, plain.before.generator)
-    if not torch.equal(torch.get_rng_state(), plain.after.generator):
-        raise _DiffersError("it draws random numbers that cannot be drawn in parts")
-    _compare_forms(plain.result, found.own)
+    with served.agreeing():  # what follows may differ from share to share
+        if not torch.equal(torch.get_rng_state(), plain.after.generator):
+            raise _DiffersError("it draws random numbers that cannot be drawn in parts")
+        _compare_forms(plain.result, found.own)
+        if not _are_near(plain, root_call.module, tolerance):
+            raise _DiffersError("its buffers differ from those of one process")
     pairs = zip(outputs, found.tensors, strict=True)
     of_scalars = tolerance if scalar_tolerance is None else scalar_tolerance
     joins = tuple(
@@ -178,8 +181,6 @@ def _compare(
         for output, each in pairs
     )
     ours = found.joined(joins)
-    if not _are_near(plain, root_call.module, tolerance):
-        raise _DiffersError("its buffers differ from those of one process")
     _compare_numbers(_numbers(root_call, plain.result), _numbers(root_call, ours), tolerance)
     return ours, joins
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,6 +14,19 @@ _SLICE_S = 1.0
 
 class LostRankError(RuntimeError):
     """A process that computes a share has died, or does not answer."""
+
+
+class Meets(Protocol):
+    """Where the ranks of a model meet within a call: through shared memory, or a network."""
+
+    def begin(self) -> None:
+        """Begin a call: its exchanges are numbered from 1 on."""
+
+    def next_number(self) -> int:
+        """Return the number of the next exchange of a forward pass."""
+
+    def all_reduce(self, number: int, own: Any, combine: Callable[[Any], Any]) -> Any:
+        """Return what `combine` makes of the numbers of all ranks; see `Exchange`."""
 
 
 class Exchange:

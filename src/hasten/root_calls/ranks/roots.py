@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hasten.lever import Training
+    from hasten.root_calls.ranks.served import SharingModel
+
+    Start = Callable[[RootCall, Share], SharingModel]
 
 _PATIENCE_COUNT = 4
 _FREE_START_COUNT, _CALLS_PER_START_COUNT = 5, 50
@@ -59,7 +62,7 @@ _NOT_SHARED = _Kind(why_not="there are too many kinds of calls")
 class _Root:
     """One model, and its helpers while there are any."""
 
-    served: SharedModel | None = None
+    served: SharingModel | None = None
     kinds: dict[Any, _Kind] = field(default_factory=dict)  # those that were examined
     drawing: set[Any] = field(default_factory=set)  # those that draw, without their sizes
     call_count: int = 0
@@ -83,15 +86,24 @@ class _Root:
 class Ranks:
     """Answer root calls by several processes, where that gives what one gives.
 
-    `idle` is called when it turns out that no model can be shared.
+    `idle` is called when it turns out that no model can be shared. `start` makes a model shared
+    among ranks that are there already; otherwise helpers are forked.
     """
 
-    def __init__(self, training: Training, rank_count: int, idle: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        training: Training,
+        rank_count: int,
+        idle: Callable[[], None],
+        *,
+        start: Start | None = None,
+    ) -> None:
         from torch.utils.weak import WeakIdKeyDictionary
 
         self._training = training
         self._rank_count = rank_count
         self._idle = idle
+        self._start = start
         self._is_excused = False
         self._share = Share()
         # Helpers call a model through the levers of their fork. Modules may be equal.
@@ -166,7 +178,7 @@ class Ranks:
             root.drawing.clear()
         root.served = None
         if (root.start_count - _FREE_START_COUNT) * _CALLS_PER_START_COUNT > root.call_count:
-            root.why_not = f"helpers would have to be forked again too often: {changed}"
+            root.why_not = f"the model changes too often: {changed}"
 
     def _look(self, root: _Root, module: Any) -> None:
         from torch.utils.hooks import RemovableHandle
@@ -180,9 +192,11 @@ class Ranks:
             return
         if self._second_derivatives is None:
             self._second_derivatives = second_derivatives()
-        root.why_not = root.why_not or unshareable(module) or self._without_room(module)
+        root.why_not = root.why_not or unshareable(module)
+        if not root.why_not and self._start is None:
+            root.why_not = self._without_room(module)
         if where := self._second_derivatives:
-            root.why_not = f"helpers give no gradients of gradients, and {where}"
+            root.why_not = f"shares have no gradients of gradients, and {where}"
 
     def _without_room(self, module: Any) -> str:
         tensors = [*weights_of(module), *others_in(module)]
@@ -202,7 +216,7 @@ class Ranks:
         return Surroundings(torch.is_grad_enabled(), autocast, torch.get_num_threads())
 
     def _examine(self, root: _Root, root_call: RootCall, loose: Any, exact: Any) -> Any:
-        def start(one: RootCall, room_bytes: int) -> SharedModel:
+        def start(one: RootCall, room_bytes: int) -> SharingModel:
             if one.module is not root_call.module:
                 return self._forked(one, room_bytes)
             return self._present(root, one, room_bytes)
@@ -221,13 +235,15 @@ class Ranks:
         root.kinds[exact if seen.draws else loose] = known
         return seen.result
 
-    def _forked(self, root_call: RootCall, room_bytes: int) -> SharedModel:
+    def _forked(self, root_call: RootCall, room_bytes: int) -> SharingModel:
         import torch
 
         with torch.inference_mode(False):
+            if self._start is not None:
+                return self._start(root_call, self._share)
             return SharedModel(root_call, self._rank_count, room_bytes, self._share)
 
-    def _present(self, root: _Root, root_call: RootCall, needed_bytes: int) -> SharedModel:
+    def _present(self, root: _Root, root_call: RootCall, needed_bytes: int) -> SharingModel:
         """Return the model with helpers, and with room for messages of a size.
 
         Helpers that had too little room end when the last graph is gone that goes through them.

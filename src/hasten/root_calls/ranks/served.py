@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing import Pipe
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import finalize
 
 from hasten.root_calls.ranks.batch import cut, joined, split
@@ -33,6 +33,7 @@ from hasten.root_calls.values import tensors_in, with_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from multiprocessing.connection import Connection
 
     from hasten.root_calls.ranks.batch import Join, Span
@@ -109,6 +110,34 @@ class RankOutputs(NamedTuple):
         return with_tensors(self.own, lambda _: next(outputs))
 
 
+class SharingModel(Protocol):
+    """A model whose root calls are made by several processes.
+
+    Attributes:
+        held: tells whether the model is what it was.
+        room_bytes: as many bytes as the tensors of one message may have.
+    """
+
+    held: HeldState
+    room_bytes: int
+
+    @property
+    def why_lost(self) -> str:
+        """Why there can be no more calls; empty while there can."""
+
+    def answer(self, root_call: RootCall, generator: Any) -> RankOutputs:
+        """Make a root call, a share in each process; the generator of draws has this state."""
+
+    def agreeing(self) -> AbstractContextManager[None]:
+        """Return a context that raises in every process that looks at its share, or in none."""
+
+    def restore_buffers(self) -> None:
+        """Put the buffers back to what they were before the latest call, which has failed."""
+
+    def close(self, why: str) -> None:
+        """Make no more calls."""
+
+
 class SharedModel:
     """A model and the helpers that were forked with it."""
 
@@ -138,6 +167,10 @@ class SharedModel:
         pid = fork(serve, there.fileno())
         there.close()
         return HelperProcess(here, region, pid)
+
+    def agreeing(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing: only the script's process looks at its share."""
+        return nullcontext()
 
     def close(self, why: str) -> None:
         """End the helpers."""

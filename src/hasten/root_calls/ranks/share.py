@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hasten.root_calls.ranks.batch import Span
-    from hasten.root_calls.ranks.exchange import Exchange
+    from hasten.root_calls.ranks.exchange import Meets
 
     Draw = Callable[[tuple[int, ...]], Any]
 
@@ -38,10 +38,10 @@ class Share:
 
     def __init__(self) -> None:
         self._span: Span | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: Meets | None = None
 
     @contextmanager
-    def of(self, span: Span, exchange: Exchange) -> Iterator[None]:
+    def of(self, span: Span, exchange: Meets) -> Iterator[None]:
         """Compute a share; the ranks meet at `exchange`."""
         self._span, self._exchange = span, exchange
         exchange.begin()

@@ -1,0 +1,297 @@
+"""Where ranks meet that each run the whole script, on one machine or several.
+
+They say what they are about before they exchange a tensor. Ranks that have parted, as where one
+has drawn another batch, then learn it from one another, and none waits for what never comes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import zlib
+from datetime import timedelta
+from functools import cache, partial
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from hasten.root_calls.own_code import is_own_file
+from hasten.root_calls.ranks.exchange import LostRankError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_ROW_BYTES = 1024
+_LONGEST_WORDS_COUNT = 100
+_START_S, _PATIENCE_S = 300.0, 1800.0
+_ALIGNMENT_BYTES = 16
+CALL, _NORMALIZE = "call a model", "normalize by batch"
+
+
+class Parted(SystemExit):
+    """The ranks cannot go on together; why has been told. No handler of the script takes it."""
+
+
+class Team(NamedTuple):
+    """The ranks of a run, and where the first of them listens."""
+
+    rank: int
+    rank_count: int
+    address: str
+    port: int
+
+
+class Meeting:
+    """The ranks of a run, each in a process of its own.
+
+    Args:
+        team: which of them this process is.
+        tell: takes what the user has to know.
+        patience_s: how long to wait for the others: between two calls of a model they may
+            evaluate, or write a file.
+    """
+
+    def __init__(
+        self, team: Team, tell: Callable[[str], None], patience_s: float = _PATIENCE_S
+    ) -> None:
+        self.rank, self.rank_count = team.rank, team.rank_count
+        self._tell = tell
+        self._number = 0
+        self._is_over = False
+        self._store: Any = None
+        self._group: Any = None
+        try:
+            self._join(team, timedelta(seconds=_START_S), timedelta(seconds=patience_s))
+        except Exception as error:
+            self._end(f"the ranks cannot meet at {team.address}: {_first_line(error)}")
+
+    def _join(self, team: Team, start: timedelta, patience: timedelta) -> None:
+        import torch
+
+        dist: Any = torch.distributed
+        is_first, count = not team.rank, team.rank_count
+        self._store = dist.TCPStore(team.address, team.port, count, is_first, start)
+        # A group that is not the script's: `torch.distributed` stays uninitialized.
+        self._group = dist.ProcessGroupGloo(self._store, team.rank, count, patience)
+        os.register_at_fork(after_in_child=self._stay)
+
+    def leave(self) -> None:
+        """Leave for good."""
+        self._is_over = True
+        self._group = self._store = None
+
+    def _stay(self) -> None:
+        """Keep the group in a forked process: its end would wait for threads that are not there."""
+        self._is_over = True
+        for kept in (self._group, self._store):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+    def meet(self, doing: str, alike: Mapping[str, Any], own: Any = None) -> list[Any]:
+        """Say what this rank is about; return what each says for itself.
+
+        Args:
+            doing: the same words on all ranks.
+            alike: what has to be the same on all ranks, by what it is called.
+            own: what may differ; a few numbers.
+
+        Raises:
+            LostRankError: a rank cannot do its part; all ranks raise this.
+            Parted: they are about different things, or one of them has ended.
+        """
+        return self._compare({"doing": doing, "alike": alike, "own": own, "at": _own_line()})
+
+    def fail(self, error: Exception) -> NoReturn:
+        """Tell the others, who are or will be at their next meeting, that this rank fails.
+
+        Raises:
+            LostRankError: on this rank, as on the others.
+        """
+        why = (str(error) or type(error).__name__)[:_LONGEST_WORDS_COUNT]
+        self._compare({"failed": why, "at": _own_line()})
+        raise AssertionError("a failure was not heard")
+
+    def gather(
+        self, doing: str, alike: Mapping[str, Any], tensors: Sequence[Any]
+    ) -> tuple[list[list[Any]], list[bool]]:
+        """Meet; return the tensors of all ranks, by rank, and which of them need gradients.
+
+        Raises:
+            LostRankError: they differ in more than their first dimension; all ranks raise this.
+        """
+        import torch
+
+        said = self.meet(doing, alike, [_outline(tensor) for tensor in tensors])
+        if len({tuple(form for _, form, _ in row) for row in said}) > 1:
+            raise LostRankError("the shares give tensors of different types or shapes")
+        shapes = [_shapes(tensors, [size for size, _, _ in row]) for row in said]
+        needed = [
+            any(flags) for flags in zip(*([flag for *_, flag in row] for row in said), strict=True)
+        ]
+        places = [_places(tensors, row) for row in shapes]
+        own = torch.zeros(max(place[-1] for place in places), dtype=torch.uint8)
+        for tensor, start in zip(tensors, places[self.rank], strict=False):
+            part = _as_bytes(tensor)
+            own[start : start + len(part)] = part
+        found = []
+        for row, place, shape in zip(self.all_gather(own), places, shapes, strict=True):
+            parts = zip(tensors, place, shape, strict=False)
+            found.append([_from_bytes(row[start:], like, form) for like, start, form in parts])
+        return found, needed
+
+    def add(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the sums of tensors over all ranks, the same to the bit on each.
+
+        All ranks have met, and know that they give tensors of the same types and forms.
+        """
+        import torch
+
+        totals: list[Any] = [None] * len(tensors)
+        for dtype in (torch.float32, torch.float64):  # narrower ones are added in single precision
+            is_wide = dtype is torch.float64
+            at = [n for n, one in enumerate(tensors) if (one.dtype is torch.float64) is is_wide]
+            if at:
+                flat = torch.cat([tensors[n].reshape(-1).to(dtype) for n in at])
+                self._wait(partial(self._group.allreduce, [flat]))
+                for n, part in zip(
+                    at, torch.split(flat, [tensors[n].numel() for n in at]), strict=True
+                ):
+                    totals[n] = part.view(tensors[n].shape).to(tensors[n].dtype)
+        return totals
+
+    def _compare(self, said: dict[str, Any]) -> list[Any]:
+        import torch
+
+        if self._is_over:
+            raise Parted(1)
+        said = {**said, "number": self._number}
+        text = json.dumps(said, ensure_ascii=False).encode(errors="replace")
+        if len(text) > _ROW_BYTES:
+            self.fail(ValueError("a call of the model has too many parts"))
+        self._number += 1
+        own = torch.frombuffer(bytearray(text.ljust(_ROW_BYTES)), dtype=torch.uint8)
+        rows = [json.loads(bytes(one.tolist())) for one in self.all_gather(own)]
+        for other in rows:
+            if "failed" in other:
+                raise LostRankError(other["failed"])
+        for rank, row in enumerate(rows):
+            if not (why := _difference(rows[0], row)):
+                continue
+            if _NORMALIZE in {one["doing"] for one in rows} <= {_NORMALIZE, CALL}:
+                raise LostRankError("the shares normalize by batch at different layers")
+            here, there = (f"rank {n} is at {rows[n]['at']}" for n in (0, rank))
+            self._end(f"the ranks have parted: {here}, {there}, and {why}")
+        return [one["own"] for one in rows]
+
+    def all_gather(self, own: Any) -> list[Any]:
+        """Return a tensor of each rank, all of one type and shape; all ranks have met."""
+        import torch
+
+        found = [torch.empty_like(own) for _ in range(self.rank_count)]
+        self._wait(partial(self._group.allgather, [found], [own]))
+        return found
+
+    def _wait(self, begin: Callable[[], Any]) -> None:
+        try:
+            begin().wait()
+        except Exception as error:
+            self._end(f"another rank has ended, or does not answer: {_first_line(error)}")
+
+    def _end(self, why: str) -> NoReturn:
+        self.leave()
+        self._tell(f"hasten: {why}\n")
+        raise Parted(1)
+
+
+class MeetingExchange:
+    """What layers that normalize by batch exchange, among ranks that meet; see `Exchange`."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting = meeting
+        self._number = 0
+
+    def begin(self) -> None:
+        """Begin a call: its exchanges are numbered from 1 on."""
+        self._number = 0
+
+    def next_number(self) -> int:
+        """Return the number of the next exchange of a forward pass."""
+        self._number += 1
+        return self._number
+
+    def all_reduce(self, number: int, own: Any, combine: Callable[[Any], Any]) -> Any:
+        """Return what `combine` makes of the numbers of all ranks, as `Exchange.all_reduce`."""
+        import torch
+
+        self._meeting.meet(_NORMALIZE, {"layers": number, "channels": len(own)})
+        return combine(torch.stack(self._meeting.all_gather(own)))
+
+
+def checksum(tensors: Sequence[Any]) -> int:
+    """Return a checksum of the values of tensors, and of their order."""
+    found = 0
+    for tensor in tensors:
+        raw = _as_bytes(tensor)
+        if len(raw):
+            found = zlib.crc32((ctypes.c_char * len(raw)).from_address(raw.data_ptr()), found)
+    return found
+
+
+def _as_bytes(tensor: Any) -> Any:
+    import torch
+
+    return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+
+
+def _outline(tensor: Any) -> tuple[int, int, bool]:
+    """Return the first dimension of a tensor, a checksum of its type and the others, and a flag."""
+    form = f"{tensor.dtype} {tensor.dim()} {list(tensor.shape[1:])}"
+    size = len(tensor) if tensor.dim() else -1
+    return size, zlib.crc32(form.encode()), bool(tensor.requires_grad)
+
+
+def _shapes(tensors: Sequence[Any], sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    pairs = zip(tensors, sizes, strict=True)
+    return [(size, *one.shape[1:]) if one.dim() else () for one, size in pairs]
+
+
+def _places(tensors: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return where tensors of these shapes begin in a row of bytes, and where the last one ends."""
+    places = [0]
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        size_bytes = prod(shape) * tensor.element_size()
+        places.append(places[-1] + -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
+    return places
+
+
+def _from_bytes(row: Any, like: Any, shape: tuple[int, ...]) -> Any:
+    return row[: prod(shape) * like.element_size()].view(like.dtype).view(shape)
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Say in what two ranks differ; empty for nothing."""
+    if one["doing"] != other["doing"] or one["number"] != other["number"]:
+        return f"one would {one['doing']}, the other {other['doing']}"
+    names = [name for name, value in one["alike"].items() if other["alike"].get(name) != value]
+    if names:
+        return f"their {names[0]} differ"
+    return "" if one["at"] == other["at"] else "their models are called from different lines"
+
+
+def _own_line() -> str:
+    """Return the line of the script that is running."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not _is_own(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return "its end"
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"[-_LONGEST_WORDS_COUNT:]
+
+
+@cache
+def _is_own(path: str) -> bool:
+    return is_own_file(path)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

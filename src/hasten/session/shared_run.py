@@ -1,0 +1,237 @@
+"""A script that knows nothing of ranks, run by all ranks of a job: one is the script, others help.
+
+Each rank is started by Slurm or torchrun, and told its number by `RANK` and the like. The ranks
+agree on what is random, then rank 0 becomes the script. The others run it, too, but what they
+print and write is thrown away.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import socket
+import sys
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import hasten
+from hasten.errors import UsageError
+from hasten.lever import lookup
+from hasten.records import Entry, Traits
+from hasten.trials.child_environment import SILENCED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hasten.records import Plan, Workload
+
+_PATIENCE_S, _RETRY_S, _LINE_S = 300.0, 0.2, 10.0
+_MOST_BYTES, _LAST_LINES_COUNT = 1 << 20, 40
+_UNGUARDED = (
+    "neither the overlay nor Landlock works here: what native libraries and other programs write "
+    "in any rank reaches the real files."
+)
+_RANKS = frozenset({
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
+    "MASTER_PORT", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS",
+    "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE",
+    "SLURM_TASK_PID", "SLURM_GTIDS", "SLURMD_NODENAME",
+})  # fmt: skip
+"""The variables by which a script learns that it is one of several, or which one."""
+_FAMILIES = ("GROUP_", "ROLE_", "TORCHELASTIC_", "PET_", "SLURM_STEP_", "OMPI_COMM_WORLD_", "PMI")
+
+
+class RankPlace(NamedTuple):
+    """Which rank this is, and where rank 0 waits for the others."""
+
+    rank: int
+    rank_count: int
+    address: str
+    port: int
+
+
+def _own_place(env: Mapping[str, str]) -> RankPlace:
+    """Return which rank this process is.
+
+    Raises:
+        UsageError: nobody has told it.
+    """
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    rank, count, address, port = (env.get(name, "") for name in names)
+    if not (rank.isdecimal() and count.isdecimal() and address and port.isdecimal()):
+        missing = next(name for name in names if not env.get(name, "").strip())
+        raise UsageError(
+            f"--share-batches needs to know the ranks, and {missing} is not set.",
+            remedy="Start it by `hasten submit --share-batches`, or by torchrun.",
+        )
+    # torchrun listens at its own port.
+    beside = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return RankPlace(int(rank), int(count), address, int(port) + beside)
+
+
+def of_team(env: Mapping[str, str], team: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment of a rank: a script finds itself alone, and sets in one order."""
+    own = {
+        name: value
+        for name, value in env.items()
+        if name not in _RANKS and not name.startswith(_FAMILIES)
+    }
+    return {"PYTHONHASHSEED": str(team["seed"] % (1 << 32)), **own}
+
+
+def fitting(plan: Plan) -> tuple[Plan, list[str]]:
+    """Return a plan without the levers that cannot be shared with, and those that it had."""
+    left_out = []
+    for lever, setting in lookup(plan):
+        given = lever.provides(setting, Traits())
+        if given.helper_count or given.compiler.is_used:  # processes, or code, of its own
+            left_out.append(f"{lever.name}={setting}")
+            plan = plan.without(lever.name)
+    return plan, left_out
+
+
+def check_entry(workload: Workload) -> None:
+    """Check that the process that starts is the one that trains.
+
+    Raises:
+        UsageError: it may start others.
+    """
+    if workload.entry not in (Entry.SCRIPT, Entry.MODULE):
+        raise UsageError(
+            f"--share-batches runs a script or a module, not {workload.argv[0]}.",
+            remedy="Name the script that trains.",
+        )
+
+
+def join(workload: Workload, plan: Plan, env: Mapping[str, str]) -> dict[str, Any] | None:
+    """Meet the other ranks; return what `Order.team` is, or None where there are none.
+
+    Raises:
+        UsageError: nobody has told the ranks, they do not come, or they would run something else.
+    """
+    check_entry(workload)
+    place = _own_place(env)
+    if place.rank_count == 1:
+        return None
+    told = {
+        "release of hasten": hasten.__version__,
+        "command": list(workload.argv),
+        "plan": [list(pair) for pair in plan.settings],
+        "rank": place.rank,
+    }
+    agreed = _ask(place, told) if place.rank else _receive(place, told)
+    return {"rank": place.rank, "count": place.rank_count, "address": place.address, **agreed}
+
+
+def _receive(place: RankPlace, told: Mapping[str, Any]) -> dict[str, Any]:
+    until_s = time.monotonic() + _PATIENCE_S
+    others: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
+    with ExitStack() as open_ones:
+        server = open_ones.enter_context(_server(place))
+        while len(others) < place.rank_count - 1:
+            server.settimeout(max(0.01, until_s - time.monotonic()))
+            try:
+                connection = open_ones.enter_context(server.accept()[0])
+            except TimeoutError:
+                missing = sorted(set(range(1, place.rank_count)) - set(others))
+                raise UsageError(
+                    f"Rank {missing[0]} of {place.rank_count} has not come to port {place.port} in "
+                    f"{_PATIENCE_S:.0f} s.",
+                    remedy="Check that all ranks have started, and reach this machine.",
+                ) from None
+            said = _line(connection, _LINE_S) or {}  # a stranger says nothing that is understood
+            if isinstance(rank := said.get("rank"), int):
+                others[rank] = connection, said
+        answer: dict[str, Any] = {"seed": secrets.randbits(128), "port": _free_port()}
+        for rank, (_, said) in sorted(others.items()):
+            if names := [name for name in told if name != "rank" and said.get(name) != told[name]]:
+                answer = {"refused": f"Rank {rank} has another {names[0]} than rank 0."}
+                break
+        for connection, _ in others.values():
+            connection.sendall(json.dumps(answer).encode() + b"\n")
+    return _accepted(answer)
+
+
+def _server(place: RankPlace) -> socket.socket:
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        return socket.create_server(("", place.port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        raise UsageError(
+            f"Rank 0 cannot listen at port {place.port}: {error.strerror}.",
+            remedy="Set another MASTER_PORT on all ranks.",
+        ) from None
+
+
+def _ask(place: RankPlace, told: Mapping[str, Any]) -> dict[str, Any]:
+    until_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until_s:
+        with (
+            suppress(OSError),
+            socket.create_connection((place.address, place.port), _LINE_S) as to,
+        ):
+            to.sendall(json.dumps(told).encode() + b"\n")
+            if answer := _line(to, until_s - time.monotonic()):
+                return _accepted(answer)
+        time.sleep(_RETRY_S)
+    raise UsageError(
+        f"Rank {place.rank} has found no rank 0 at {place.address}, port {place.port}.",
+        remedy="Check that all ranks have started, and that MASTER_ADDR is the machine of rank 0.",
+    )
+
+
+def _line(connection: socket.socket, patience_s: float) -> dict[str, Any] | None:
+    """Return what the other end says; None where that is nothing of ours."""
+    connection.settimeout(max(0.01, patience_s))
+    with suppress(OSError, ValueError), connection.makefile("rb") as file:
+        found = json.loads(file.readline(_MOST_BYTES))
+        if isinstance(found, dict):
+            return found
+    return None
+
+
+def _accepted(answer: dict[str, Any]) -> dict[str, Any]:
+    if "refused" in answer:
+        raise UsageError(answer["refused"], remedy="Start the same command on all ranks.")
+    return answer
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def run_aside(workload: Workload, env: Mapping[str, str], rank: int) -> int:
+    """Run the script of a rank that is not the first; return its exit code.
+
+    Where the kernel does not keep its writes from the user's files, those of Python are redirected.
+
+    Raises:
+        IsolationFailed: no process can be started.
+    """
+    from hasten.trials.isolation.scratch import make_scratch
+    from hasten.trials.process import Isolation, Process, best_isolation
+
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # of a job: what the script makes of them
+        signal.signal(number, signal.SIG_IGN)
+    isolation = best_isolation(workload.cwd)
+    if isolation is Isolation.PYTHON and rank == 1:
+        sys.stderr.write(f"hasten: {_UNGUARDED}\n")
+    process = Process.start(
+        workload.command, env={**env, **SILENCED}, cwd=workload.cwd, scratch=make_scratch(),
+        isolation=isolation,
+    )  # fmt: skip
+    try:
+        ended = process.wait(None)
+    finally:
+        process.kill()
+    code = (
+        1 if ended is None else ended.code if ended.code is not None else 128 + (ended.signal or 0)
+    )
+    if code:
+        lines = process.errors().splitlines()[-_LAST_LINES_COUNT:]
+        sys.stderr.writelines(f"rank {rank}: {line}\n" for line in lines)
+    return code

@@ -1,0 +1,57 @@
+"""One rank of those that play the scenes of `spread.py`: each trains alone, then with the others.
+
+`spread_out.py RANK RANKS PORT FOLDER` prints what came of it, as `spread.py` does.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import spread
+import torch
+
+from hasten.root_calls.ranks.meeting import Meeting, Team
+from hasten.root_calls.ranks.replicated import ReplicatedModel
+from hasten.root_calls.ranks.roots import Ranks
+
+
+def main(rank, ranks, port, names):
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    meeting = Meeting(Team(rank, ranks, "127.0.0.1", port), sys.stderr.write, 60.0)
+    found = {}
+    for name in names or spread.SCENES:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            expected, told, state = spread.played(
+                spread.SCENES[name], lambda module, *args: module(*args)
+            )
+        training, shared = spread.Training(), [0]
+
+        def start(root_call, share, shared=shared):
+            shared[0] += 1
+            return ReplicatedModel(root_call, share, meeting)
+
+        detach = Ranks(training, ranks, lambda: None, start=start).attach()
+        with contextlib.redirect_stdout(io.StringIO()) as shared_printed:
+            seen, seen_told, seen_state = spread.played(spread.SCENES[name], training.call)
+        detach()
+        pairs = list(zip(told, seen_told, strict=True))
+        found[name] = {
+            "distance": float((seen - expected).norm() / expected.norm()),
+            "told": max(abs(float(a) - float(b)) for a, b in pairs),
+            "generator": torch.equal(state, seen_state),
+            "excused": training.excused,
+            "shared": shared[0],
+            "weights": hashlib.sha256(bytes(seen.view(torch.uint8).tolist())).hexdigest(),
+            "printed": printed.getvalue() == shared_printed.getvalue(),
+        }
+    meeting.leave()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]), sys.argv[4:])
