@@ -34,6 +34,7 @@ _TRACKERS = {"wandb": ("", "init", "disabled"), "neptune": ("Run", "__init__", "
 _CAREFUL = ("on_optimizer", "on_update", "on_root", "on_training")
 _ON_ITS_OWN = protocol.RunTurns(turns=(protocol.Turn(0, 0, protocol.ENDLESS_COUNT, False),))
 """What a process does that the parent does not follow."""
+_AT_LAST: list[Callable[[], None]] = []
 
 
 class LeverOmissions:
@@ -170,8 +171,7 @@ def prepare(text: str) -> None:
         after_import("torch", own_port.replace_ports)
         after_import(own_port.LAUNCHER, own_port.replace_launches)
     if order.team is not None:
-        _agree(order.team["seed"])
-        os.environ["HASTEN_CHILD"] = replace(order, team=None).write()  # what it starts is no rank
+        _become_a_rank(order, order.team)
     if is_aside:
         after_import("mlflow", _stay_local)
         for tracker in _TRACKERS:
@@ -230,6 +230,15 @@ def _pin(seed: int) -> None:
     after_import("torch", lambda: seeding.pin_torch(seed))
 
 
+def _become_a_rank(order: Order, team: Mapping[str, Any]) -> None:
+    """Draw what the other ranks draw, and leave to the first what a signal to all of them means."""
+    _agree(team["seed"])
+    atexit.register(_act_last)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if team["rank"] else ():
+        signal.signal(number, signal.SIG_IGN)
+    os.environ["HASTEN_CHILD"] = replace(order, team=None).write()  # what it starts is no rank
+
+
 def _agree(seed: int) -> None:
     """Let all ranks draw the same where the script gives no seed."""
     from hasten.verify import seeding
@@ -262,7 +271,13 @@ def _share_batches(training: Training, team: Mapping[str, Any] | None) -> Callab
     from hasten.root_calls.ranks.shared_batches import share_batches
 
     place = Team(team["rank"], team["count"], team["address"], team["port"])
-    return share_batches(training, place, _tell)
+    return share_batches(training, place, _tell, _AT_LAST.append)
+
+
+def _act_last() -> None:
+    """Do what comes after all that the script does at its exit."""
+    for act in _AT_LAST:
+        act()
 
 
 def _leave_out_the_plan(why: str) -> None:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from functools import cache
 
 import pytest
@@ -109,7 +111,9 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def played(folder, ranks, *, script=TRAIN, words=lambda rank: (), **more):
+def played(
+    folder, ranks, *, script=TRAIN, words=lambda rank: (), meanwhile=len, of_rank=None, **more
+):
     """Run a script in so many ranks; return the exit code and both streams of each."""
     (folder / "train.py").write_text(script)
     common = {
@@ -120,10 +124,11 @@ def played(folder, ranks, *, script=TRAIN, words=lambda rank: (), **more):
         subprocess.Popen(
             [sys.executable, "-m", "hasten", "run", "--share-batches", "train.py", *words(rank)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
-            env={**os.environ, **common, "RANK": str(rank)},
+            env={**os.environ, **common, "RANK": str(rank), **of_rank(rank)},
         )
         for rank in range(ranks)
     ]  # fmt: skip
+    meanwhile(processes)
     found = [process.communicate(timeout=200) for process in processes]
     return [(one.returncode, *said) for one, said in zip(processes, found, strict=True)]
 
@@ -172,6 +177,13 @@ def test_ranks_that_part_say_where_and_end(fault, line, why, tmp_path) -> None:
     assert not (tmp_path / "done").exists()
 
 
+def test_ranks_whose_losses_differ_end(tmp_path) -> None:
+    script = SHORT.replace("FAULT", "pass").replace(".mean()", ".mean() * (1 + aside)")
+    first, second = played(tmp_path, 2, script=script)
+    assert (first[0], second[0]) == (1, 1)
+    assert first[2].endswith("and their losses differ\n")
+
+
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_rank_that_is_killed_ends_the_others(killed, tmp_path) -> None:
     fault = f"os.kill(os.getpid(), 9) if aside == {bool(killed)} else None"
@@ -179,6 +191,57 @@ def test_a_rank_that_is_killed_ends_the_others(killed, tmp_path) -> None:
     assert found[1 - killed][0] == 1
     assert "hasten: another rank has ended, or does not answer" in found[1 - killed][2]
     assert found[killed][0] == (137 if killed else -9)
+
+
+def test_a_script_that_swallows_every_error_does_not_go_on_without_steps(tmp_path) -> None:
+    swallowing = """
+    try:
+        loss = model(x).square().mean()
+        loss.backward()
+    except:
+        continue
+"""
+    script = SHORT.replace("FAULT", "os.kill(os.getpid(), 9) if aside else None").replace(
+        "\n    loss = model(x).square().mean()", swallowing.rstrip()
+    )
+    first, second = played(tmp_path, 2, script=script.replace("\n    loss.backward()\n", "\n", 1))
+    assert (first[0], second[0]) == (1, 137)
+    assert not (tmp_path / "done").exists()
+
+
+def test_a_handler_of_the_script_that_raises_is_answered_by_the_script(tmp_path) -> None:
+    script = """
+import os, signal, sys, torch
+from torch import nn
+class Stopped(Exception): pass
+def stop(*_): raise Stopped
+signal.signal(signal.SIGALRM, stop)
+model = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Linear(512, 3))
+torch.manual_seed(0)
+try:
+    for step in range(100_000):
+        if step == 5 and os.environ.get("WANDB_MODE") != "disabled":
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+        model(torch.randn(64, 64)).square().mean().backward()
+except Stopped:
+    open("saved", "w").close()
+"""
+    first, second = played(tmp_path, 2, script=script)
+    assert (first[0], first[2]) == (0, "")
+    assert (tmp_path / "saved").exists()
+    assert second[0] == 1
+
+
+def test_a_signal_to_another_rank_waits_for_the_first(tmp_path) -> None:
+    fault = "open('ready', 'w').close(); __import__('time').sleep(1)"
+
+    def stop(processes):
+        while not (tmp_path / "ready").exists() and processes[0].poll() is None:
+            time.sleep(0.05)
+        processes[1].terminate()
+
+    found = played(tmp_path, 2, script=SHORT.replace("FAULT", fault), meanwhile=stop)
+    assert found == [(0, "", ""), (0, "", "")]
 
 
 def test_a_rank_that_fails_shows_its_last_words(tmp_path) -> None:
@@ -235,6 +298,30 @@ def test_nobody_told_the_ranks(monkeypatch) -> None:
         shared_run._own_place({"RANK": "0"})
 
 
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"RANK": "x"}, "RANK is 'x', which is no count"),
+        ({"RANK": "2"}, "There is no rank 2 of 2"),
+        ({"WORLD_SIZE": "0"}, "There is no rank 0 of 0"),
+        ({"MASTER_PORT": "99999"}, "no port 99999"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused(told, why) -> None:
+    usual = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    with pytest.raises(UsageError, match=why):
+        shared_run._own_place({**usual, **told})
+
+
+def test_ranks_of_two_jobs_at_one_port_do_not_start(tmp_path) -> None:
+    jobs = iter("12")
+    found = played(tmp_path, 2, script="raise SystemExit(9)", of_rank=lambda rank: {
+        "SLURM_JOB_ID": next(jobs)
+    })  # fmt: skip
+    assert [one[0] for one in found] == [2, 2]
+    assert "Rank 1 has another job than rank 0." in found[0][2]
+
+
 def test_a_script_finds_itself_alone() -> None:
     told = {"RANK": "1", "PET_NNODES": "2", "SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "HOME": "/"}
     kept = shared_run.of_team({**told, "PYTHONHASHSEED": "3"}, {"seed": 5})
@@ -251,6 +338,7 @@ def test_levers_with_processes_or_code_of_their_own_are_left_out() -> None:
 
 def test_where_the_kernel_guards_no_files_the_user_is_told(monkeypatch, capfd, tmp_path) -> None:
     monkeypatch.setattr("hasten.trials.process.best_isolation", lambda cwd: Isolation.PYTHON)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)  # of this process
     words = ("sh", "-c", "echo lost; echo why >&2; exit 5")
     workload = Workload(entry=Entry.COMMAND, argv=words, cwd=str(tmp_path), python=sys.executable)
     assert shared_run.run_aside(workload, os.environ, 1) == 5

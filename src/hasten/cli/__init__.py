@@ -236,7 +236,7 @@ def run(
         chosen = chosen.with_lever(name, setting)
     if share_batches:
         chosen, left_out = session.fitting(chosen)
-        for name in left_out:
+        for name in () if quiet else left_out:
             say(f"left out {name}: every process computes a share of each batch.")
     assumed = saved.assumed | options.assumed
     session.run(workload, chosen, envelope, assumed, shares_batches=share_batches)

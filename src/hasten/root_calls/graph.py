@@ -123,7 +123,7 @@ def _traced() -> Any:
     import torch
 
     traced: Any = getattr(torch._guards.TracingContext.try_get(), "traced_code", None)
-    return traced and frozenset(traced)
+    return frozenset(traced) if traced else None
 
 
 def _refuse(graph: Any) -> None:

@@ -11,6 +11,8 @@ from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hasten.root_calls.own_code import is_own_file
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, MutableMapping
 
@@ -202,14 +204,16 @@ def other_draws(module: Any, traced: Collection[CodeType] | None = None) -> str:
 
     Args:
         module: the model.
-        traced: the code that was traced; None if it is unknown, and all of the model's counts.
+        traced: the code that was traced, or None if that is unknown. Of a library, only this
+            counts; the script's own may act where torch was told not to trace it.
     """
     for owner, values in model_parts(module):
         for name, value in values.items():
             if _is_chance(value):
                 return f"{owner or 'the model'} has {name}"
     for code, space in model_code(module):
-        for where, name in named_in(code, space) if traced is None or code in traced else ():
+        counts = traced is None or code in traced or is_own_file(code.co_filename)
+        for where, name in named_in(code, space) if counts else ():
             value = where[name]
             if _is_chance(value) or (isinstance(value, ModuleType) and _is_systems(code, value)):
                 return f"{code.co_name} names {name}"

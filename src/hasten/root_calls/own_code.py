@@ -80,6 +80,7 @@ def _is_own(path: str, started: tuple[str, ...]) -> bool:
     )
 
 
+@cache
 def is_own_file(path: str) -> bool:
     """Return whether a file of Python code is the script's."""
     return _is_own(path, _started())

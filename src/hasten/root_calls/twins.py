@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 PATIENCE_COUNT = 12
 _ASKS = ("is_compiling", "is_dynamo_compiling", "grad_fn", "next_functions", "make_dot")
-_UNTRACED = ("allow_in_graph", "assume_constant_result", "nonstrict_trace", "leaf_function")
 _OTHER_DRAWS = "the model draws otherwise than by torch, or asks a clock, a cache or a variable"
 
 
@@ -182,7 +181,7 @@ def _drawn(where: str) -> str:
 
 def _why_drawn(module: Any, traced: Any) -> str:
     """Say why code that was traced is not to be compiled; a class has much that no call runs."""
-    return _drawn(other_draws(module, None if mention(_UNTRACED) else traced))
+    return _drawn(other_draws(module, traced))
 
 
 def _autocast() -> tuple[Any, ...]:

@@ -24,10 +24,13 @@ from hasten.trials.child_environment import SILENCED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import NoReturn
 
     from hasten.records import Plan, Workload
 
 _PATIENCE_S, _RETRY_S, _LINE_S = 300.0, 0.2, 10.0
+_GRACE_S = 20  # less than what Slurm and torchrun leave between SIGTERM and SIGKILL
+_LAST_PORT = 65535
 _MOST_BYTES, _LAST_LINES_COUNT = 1 << 20, 40
 _UNGUARDED = (
     "neither the overlay nor Landlock works here: what native libraries and other programs write "
@@ -56,19 +59,24 @@ def _own_place(env: Mapping[str, str]) -> RankPlace:
     """Return which rank this process is.
 
     Raises:
-        UsageError: nobody has told it.
+        UsageError: nobody has told it, or what is told cannot be.
     """
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    rank, count, address, port = (env.get(name, "") for name in names)
-    if not (rank.isdecimal() and count.isdecimal() and address and port.isdecimal()):
-        missing = next(name for name in names if not env.get(name, "").strip())
-        raise UsageError(
-            f"--share-batches needs to know the ranks, and {missing} is not set.",
-            remedy="Start it by `hasten submit --share-batches`, or by torchrun.",
-        )
+    remedy = "Start it by `hasten submit --share-batches`, or by torchrun."
+    names = ("RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR")
+    told = {name: env.get(name, "").strip() for name in names}
+    if missing := [name for name, value in told.items() if not value]:
+        problem = f"--share-batches needs to know the ranks, and {missing[0]} is not set."
+        raise UsageError(problem, remedy=remedy)
+    for name in names[:3]:
+        if not told[name].isdecimal():
+            raise UsageError(f"{name} is {told[name]!r}, which is no count.", remedy=remedy)
+    rank, count, port = (int(told[name]) for name in names[:3])
     # torchrun listens at its own port.
-    beside = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return RankPlace(int(rank), int(count), address, int(port) + beside)
+    port += env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if not (rank < count and 0 < port <= _LAST_PORT):
+        problem = f"There is no rank {rank} of {count}, or no port {port}."
+        raise UsageError(problem, remedy="Set RANK, WORLD_SIZE and MASTER_PORT alike on all ranks.")
+    return RankPlace(rank, count, told["MASTER_ADDR"], port)
 
 
 def of_team(env: Mapping[str, str], team: Mapping[str, Any]) -> dict[str, str]:
@@ -117,6 +125,9 @@ def join(workload: Workload, plan: Plan, env: Mapping[str, str]) -> dict[str, An
         return None
     told = {
         "release of hasten": hasten.__version__,
+        "number of ranks": place.rank_count,
+        "job": env.get("SLURM_JOB_ID", env.get("TORCHELASTIC_RUN_ID", "")),
+        "folder": str(workload.cwd),
         "command": list(workload.argv),
         "plan": [list(pair) for pair in plan.settings],
         "rank": place.rank,
@@ -127,7 +138,8 @@ def join(workload: Workload, plan: Plan, env: Mapping[str, str]) -> dict[str, An
 
 def _receive(place: RankPlace, told: Mapping[str, Any]) -> dict[str, Any]:
     until_s = time.monotonic() + _PATIENCE_S
-    others: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
+    others: dict[int, socket.socket] = {}
+    answer: dict[str, Any] = {"seed": secrets.randbits(128), "port": _free_port()}
     with ExitStack() as open_ones:
         server = open_ones.enter_context(_server(place))
         while len(others) < place.rank_count - 1:
@@ -142,14 +154,12 @@ def _receive(place: RankPlace, told: Mapping[str, Any]) -> dict[str, Any]:
                     remedy="Check that all ranks have started, and reach this machine.",
                 ) from None
             said = _line(connection, _LINE_S) or {}  # a stranger says nothing that is understood
-            if isinstance(rank := said.get("rank"), int):
-                others[rank] = connection, said
-        answer: dict[str, Any] = {"seed": secrets.randbits(128), "port": _free_port()}
-        for rank, (_, said) in sorted(others.items()):
-            if names := [name for name in told if name != "rank" and said.get(name) != told[name]]:
-                answer = {"refused": f"Rank {rank} has another {names[0]} than rank 0."}
-                break
-        for connection, _ in others.values():
+            if type(rank := said.get("rank")) is int and rank > 0:
+                others[rank] = connection
+                if names := [one for one in told if one != "rank" and said.get(one) != told[one]]:
+                    answer = {"refused": f"Rank {rank} has another {names[0]} than rank 0."}
+                    break
+        for connection in others.values():
             connection.sendall(json.dumps(answer).encode() + b"\n")
     return _accepted(answer)
 
@@ -186,7 +196,7 @@ def _ask(place: RankPlace, told: Mapping[str, Any]) -> dict[str, Any]:
 def _line(connection: socket.socket, patience_s: float) -> dict[str, Any] | None:
     """Return what the other end says; None where that is nothing of ours."""
     connection.settimeout(max(0.01, patience_s))
-    with suppress(OSError, ValueError), connection.makefile("rb") as file:
+    with suppress(OSError, ValueError, RecursionError), connection.makefile("rb") as file:
         found = json.loads(file.readline(_MOST_BYTES))
         if isinstance(found, dict):
             return found
@@ -204,6 +214,16 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
+def _wait_for_the_first(number: int, _: Any) -> None:
+    """Leave it to the first rank what a signal to all means: its script may save before it ends."""
+
+    def end(*_: Any) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGALRM, end)
+    signal.alarm(_GRACE_S)
+
+
 def run_aside(workload: Workload, env: Mapping[str, str], rank: int) -> int:
     """Run the script of a rank that is not the first; return its exit code.
 
@@ -217,6 +237,8 @@ def run_aside(workload: Workload, env: Mapping[str, str], rank: int) -> int:
 
     for number in (signal.SIGUSR1, signal.SIGUSR2):  # of a job: what the script makes of them
         signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _wait_for_the_first)
     isolation = best_isolation(workload.cwd)
     if isolation is Isolation.PYTHON and rank == 1:
         sys.stderr.write(f"hasten: {_UNGUARDED}\n")

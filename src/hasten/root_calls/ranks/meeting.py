@@ -11,8 +11,9 @@ import json
 import os
 import sys
 import zlib
+from contextlib import suppress
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -30,7 +31,7 @@ CALL, _NORMALIZE = "call a model", "normalize by batch"
 
 
 class Parted(SystemExit):
-    """The ranks cannot go on together; why has been told. No handler of the script takes it."""
+    """The ranks cannot go on together; why has been told."""
 
 
 class Team(NamedTuple):
@@ -58,7 +59,7 @@ class Meeting:
         self.rank, self.rank_count = team.rank, team.rank_count
         self._tell = tell
         self._number = 0
-        self._is_over = False
+        self._is_over = self._have_parted = False
         self._store: Any = None
         self._group: Any = None
         try:
@@ -81,9 +82,21 @@ class Meeting:
         self._is_over = True
         self._group = self._store = None
 
+    def end(self) -> None:
+        """Leave; end the process at once where a script has taken `Parted` for its own error.
+
+        It would go on without steps, and save a model as if it had been trained.
+        """
+        self.leave()
+        if self._have_parted:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):
+                    stream.flush()
+            os._exit(1)
+
     def _stay(self) -> None:
         """Keep the group in a forked process: its end would wait for threads that are not there."""
-        self._is_over = True
+        self._is_over, self._have_parted = True, False
         for kept in (self._group, self._store):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
@@ -163,6 +176,7 @@ class Meeting:
         import torch
 
         if self._is_over:
+            self.end()
             raise Parted(1)
         said = {**said, "number": self._number}
         text = json.dumps(said, ensure_ascii=False).encode(errors="replace")
@@ -199,6 +213,7 @@ class Meeting:
 
     def _end(self, why: str) -> NoReturn:
         self.leave()
+        self._have_parted = True
         self._tell(f"hasten: {why}\n")
         raise Parted(1)
 
@@ -281,16 +296,11 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 def _own_line() -> str:
     """Return the line of the script that is running."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not _is_own(frame.f_code.co_filename):
+    while frame is not None and not is_own_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return "its end"
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"[-_LONGEST_WORDS_COUNT:]
-
-
-@cache
-def _is_own(path: str) -> bool:
-    return is_own_file(path)
 
 
 def _first_line(error: Exception) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.modules import weights_of
 from hasten.root_calls.ranks.batch import cut, split
 from hasten.root_calls.ranks.exchange import LostRankError
+from hasten.root_calls.ranks.held_signals import signals_held
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import gradients
 from hasten.root_calls.ranks.meeting import CALL, MeetingExchange, checksum
@@ -154,9 +155,9 @@ class _ComputedShare:
             raise
         except Exception as error:
             self._meeting.fail(error)
-        self._meeting.meet(
-            "go back through a model", {"gradients": [one is not None for one in given]}
-        )
+        values = checksum([one for one in given if one is not None])
+        alike = {"gradients": [one is not None for one in given], "losses": values}
+        self._meeting.meet("go back through a model", alike)
         return self._joined(found, self._meeting.add(sums), parts)
 
     def _own(self, given: Sequence[Any]) -> Sequence[Any]:
@@ -220,6 +221,7 @@ def _function() -> Any:
         @staticmethod
         @once_differentiable
         def backward(ctx: Any, *grads: Any) -> Any:
-            return None, None, None, *ctx.share.gradients(grads)
+            with signals_held():
+                return None, None, None, *ctx.share.gradients(grads)
 
     return Gathered

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from hasten.root_calls.fit import plain_surroundings, uninitialized
 from hasten.root_calls.own_code import second_derivatives
 from hasten.root_calls.ranks.batch import Join
 from hasten.root_calls.ranks.examine import examine, messages_bytes
+from hasten.root_calls.ranks.held_signals import signals_held
 from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.ranks.messages import RootCall, Surroundings
 from hasten.root_calls.ranks.refusals import unshareable
@@ -72,6 +74,11 @@ class _Root:
     is_loss: bool = False  # it has no weights
 
     @property
+    def why_unshared(self) -> str:
+        """Why none of its calls was shared, as far as that is known."""
+        return self.why_not or next((kind.why_not for kind in self.kinds.values()), "")
+
+    @property
     def is_shared(self) -> bool:
         """Whether some of its calls are made in several processes."""
         return not self.why_not and any(not kind.why_not for kind in self.kinds.values())
@@ -88,6 +95,9 @@ class Ranks:
 
     `idle` is called when it turns out that no model can be shared. `start` makes a model shared
     among ranks that are there already; otherwise helpers are forked.
+
+    Attributes:
+        has_shared: a call was made by several processes.
     """
 
     def __init__(
@@ -104,7 +114,7 @@ class Ranks:
         self._rank_count = rank_count
         self._idle = idle
         self._start = start
-        self._is_excused = False
+        self._is_excused = self.has_shared = False
         self._share = Share()
         # Helpers call a model through the levers of their fork. Modules may be equal.
         self._roots: Any = WeakIdKeyDictionary()
@@ -140,7 +150,8 @@ class Ranks:
             self._excuse(root)
             return call(args, kwargs)
         root_call = RootCall(module, call, args, kwargs, tensors, size, self._surroundings())
-        return self._share_out(root, root_call, key)
+        with nullcontext() if self._start is None else signals_held():
+            return self._share_out(root, root_call, key)
 
     def _known(self) -> list[_Root]:
         return [root for each in self._roots.values() for root in each.values()]
@@ -231,6 +242,7 @@ class Ranks:
         ratio = messages_bytes(root_call, seen.result) / messages_bytes(root_call)
         count, marked = (before.call_count, before.marked) if before else (0, frozenset())
         marked |= _marked(root_call.tensors)
+        self.has_shared = self.has_shared or not seen.why_not
         known = _Kind(seen.joins, seen.why_not, ratio, count + 1, marked)
         root.kinds[exact if seen.draws else loose] = known
         return seen.result
@@ -279,11 +291,15 @@ class Ranks:
 
     def _excuse(self, root: _Root) -> None:
         """Say why no model is shared, once others have had time to be."""
+        import torch
+
         if self._is_excused or root.call_count <= _PATIENCE_COUNT:
             return
         if any(one.is_shared for one in self._known()):
             return
-        if why := root.why_not or next((kind.why_not for kind in root.kinds.values()), ""):
+        if self._start is not None and not torch.is_grad_enabled():
+            return  # what is evaluated is not what the ranks are there for
+        if why := root.why_unshared:
             self._is_excused = True
             self._idle()
             self._training.excuse(RuntimeError(why))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hasten.root_calls.ranks.meeting import Meeting, Parted
 from hasten.root_calls.ranks.replicated import ReplicatedModel
@@ -19,10 +19,23 @@ if TYPE_CHECKING:
     from hasten.root_calls.ranks.share import Share
 
 _BEGINNING_COUNT = 100
+_NONE = "the script has called no model in this process"
+_SMALL = "the calls of its models were too few, or had fewer samples than there are ranks"
 
 
-def share_batches(training: Training, team: Team, tell: Callable[[str], None]) -> Undo:
+def share_batches(
+    training: Training,
+    team: Team,
+    tell: Callable[[str], None],
+    at_last: Callable[[Callable[[], None]], None],
+) -> Undo:
     """Share the root calls of this process with the other ranks; return how to stop.
+
+    Args:
+        training: what levers are offered.
+        team: the ranks.
+        tell: takes what the user has to know.
+        at_last: takes what is to be called after all else at the exit of this process.
 
     Raises:
         Parted: they do not come, or have another torch, processor or number of threads.
@@ -35,13 +48,15 @@ def share_batches(training: Training, team: Team, tell: Callable[[str], None]) -
 
     def leave() -> None:
         meeting.leave()
-        if not ours.call_count and os.getpid() == owner:
-            tell("hasten: no batch was shared: the script has called no model in this process\n")
+        if os.getpid() == owner and not ranks.has_shared:
+            ours.tell(f"hasten: no batch was shared: {_SMALL if ours.call_count else _NONE}\n")
 
     owner = os.getpid()
-    ours: Any = _Shared(training, tell if not team.rank else lambda said: None)
+    ours = _Shared(training, tell if not team.rank else lambda said: None)
+    ranks = Ranks(cast("Training", ours), team.rank_count, lambda: None, start=start)
     atexit.register(leave)
-    return Ranks(ours, team.rank_count, lambda: None, start=start).attach()
+    at_last(meeting.end)
+    return ranks.attach()
 
 
 def _surroundings() -> dict[str, Any]:
@@ -63,7 +78,7 @@ class _Shared:
     def __init__(self, training: Training, tell: Callable[[str], None]) -> None:
         self.on_function, self.compiled = training.on_function, training.compiled
         self._training = training
-        self._tell = tell
+        self.tell = tell
         self.call_count = 0
 
     def on_call(self, around: Callable[..., Any], *, innermost: int = 0) -> Undo:
@@ -77,9 +92,7 @@ class _Shared:
 
     def excuse(self, error: Exception) -> None:
         """Say why nothing is shared; at the beginning, end the run, which would be in vain."""
-        import torch
-
-        if torch.is_grad_enabled() and self.call_count <= _BEGINNING_COUNT:
-            self._tell(f"hasten: cannot share batches among the ranks: {error}\n")
+        if self.call_count <= _BEGINNING_COUNT:
+            self.tell(f"hasten: cannot share batches among the ranks: {error}\n")
             raise Parted(1)
-        self._tell(f"hasten: from here on every rank computes whole batches: {error}\n")
+        self.tell(f"hasten: from here on every rank computes whole batches: {error}\n")
