@@ -585,6 +585,54 @@ def advance():
     one.gain = 0.5
 """,
 }
+TABLE = """
+class Table(Dataset):
+    def __init__(self): self.items = records
+    def __len__(self): return 12
+    def __getitem__(self, i): return self.items[i]
+loader = DataLoader(Table(), batch_size=4, collate_fn=collate)
+del records
+def whole(): return loader.dataset
+"""
+LOOKALIKES = {
+    "what a bar is given by name": """
+from tqdm import tqdm
+def advance():
+    for one in tqdm(iterable=whole(), disable=True): one.gain = 0.5
+""",
+    "what is numbered by name": """
+def advance():
+    for one in enumerate(iterable=whole()): one[1].gain = 0.5
+""",
+    "what an object walks through": """
+from types import SimpleNamespace
+library = SimpleNamespace(track=whole)
+def advance():
+    for one in library.track(): one.gain = 0.5
+""",
+    "a part of a loader that a pattern takes": """
+def advance():
+    match loader:
+        case DataLoader(dataset=part):
+            for one in part: one.gain = 0.5
+""",
+    "what is called by the name of a method": """
+class Maker:
+    def make(self): return loader
+maker = Maker()
+def advance():
+    maker.make = whole
+    for one in maker.make(): one.gain = 0.5
+""",
+    "what is called by the name of a method, set before": """
+class Maker:
+    def make(self): return loader
+maker = Maker()
+maker.make = whole
+def advance():
+    for one in maker.make(): one.gain = 0.5
+""",
+}
 FOLDS = """
 from torch.utils.data import Subset
 rows, data = Rows(), 3
@@ -617,6 +665,12 @@ MADE = (
 def test_members_of_what_only_may_be_a_loader_are_no_batches(said, text) -> None:
     loop = LOOP.replace("loader = DataLoader(rows, batch_size=4)", "")
     assert said(HEAD + RECORDS + text + loop)[0].split()[0] in ("OWNED", "UNWRITTEN")
+
+
+@pytest.mark.parametrize("text", LOOKALIKES.values(), ids=LOOKALIKES)
+def test_what_looks_like_a_loader_may_give_what_items_read(said, text) -> None:
+    loop = LOOP.replace("loader = DataLoader(rows, batch_size=4)", "")
+    assert said(HEAD + RECORDS + TABLE + text + loop)[0].split()[0] == "UNWRITTEN"
 
 
 @pytest.mark.parametrize("made", MADE)

@@ -107,14 +107,14 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
     if isinstance(node, (*_FOR, ast.comprehension)):
         return [(node.target, node.iter, True)]
     if isinstance(node, ast.Match):
-        names = [
-            name
+        part_of = ast.Subscript(value=node.subject, slice=ast.Slice(), ctx=ast.Load())
+        return [
+            (ast.Name(name, ast.Store()), node.subject if part is one.pattern else part_of, False)
             for one in node.cases
             for part in ast.walk(one.pattern)
             for name in (getattr(part, "name", None), getattr(part, "rest", None))
             if name
         ]
-        return [(ast.Name(id=name, ctx=ast.Store()), node.subject, False) for name in names]
     if isinstance(node, ast.ClassDef):
         inside = [found for one in node.body for found in bindings(one)]
         return [(ast.Attribute(ast.Name(node.name), target.id, ast.Store()), source, iterates)

@@ -280,7 +280,9 @@ class VariableScope:
         if called(call) in self.known.functions:
             return self._gives_loader(call, node.place if isinstance(node, Part) else None)
         if called(call) in _PASSING_ON and node is call:
-            return all(self.is_loader(one) or not self.is_near(one) for one in call.args)
+            given = [*call.args, *(one.value for one in call.keywords)]
+            near = [one for one in given if self.is_near(one)]
+            return any(one in call.args for one in near) and all(map(self.is_loader, near))
         return node is call and self._makes_loader(call)
 
     def _names_loader(self, name: str) -> bool:
@@ -305,12 +307,14 @@ class VariableScope:
         """Return whether a function of the script gives only loaders, or has one at a place."""
         name = called(call)
         is_method = isinstance(call.func, ast.Attribute)
-        if name in (OF_CONTAINERS if is_method else ()) or name in self.known.classes:
+        known = self.known
+        is_other = is_method and name in OF_CONTAINERS | known.stored | known.attributes.others
+        if is_other or name in known.classes:
             return False
         if not is_method and self.level_of(name):  # what is called may be anything
             return False
         wanted = {name} if place is None else {f"{name}[{place}]", f"{name}[]"}
-        return self.known.given.others.isdisjoint(wanted)
+        return known.given.others.isdisjoint(wanted)
 
     def is_module(self, node: ast.AST) -> bool:
         """Return whether an expression is a module, or an attribute reached through one.
