@@ -585,6 +585,87 @@ def advance():
     one.gain = 0.5
 """,
 }
+TABLE = """
+class Table(Dataset):
+    def __init__(self): self.items = records
+    def __len__(self): return 12
+    def __getitem__(self, i): return self.items[i]
+loader = DataLoader(Table(), batch_size=4, collate_fn=collate)
+del records
+def whole(): return loader.dataset
+"""
+LOOKALIKES = {
+    "what a bar is given by name": """
+from tqdm import tqdm
+def advance():
+    for one in tqdm(iterable=whole(), disable=True): one.gain = 0.5
+""",
+    "what is numbered by name": """
+def advance():
+    for one in enumerate(iterable=whole()): one[1].gain = 0.5
+""",
+    "what an object walks through": """
+from types import SimpleNamespace
+library = SimpleNamespace(track=whole)
+def advance():
+    for one in library.track(): one.gain = 0.5
+""",
+    "a part of a loader that a pattern takes": """
+def advance():
+    match loader:
+        case DataLoader(dataset=part):
+            for one in part: one.gain = 0.5
+""",
+    "what is called by the name of a method": """
+class Maker:
+    def make(self): return loader
+maker = Maker()
+def advance():
+    maker.make = whole
+    for one in maker.make(): one.gain = 0.5
+""",
+    "what is called by the name of a method, set before": """
+class Maker:
+    def make(self): return loader
+maker = Maker()
+maker.make = whole
+def advance():
+    for one in maker.make(): one.gain = 0.5
+""",
+    "items of a loader whose batch size is nothing by default": """
+def make(size=None): return DataLoader(whole(), batch_size=size)
+def advance():
+    for one in make(): one.gain = 0.5
+""",
+    "items of a loader whose batch size is passed on": """
+def make(size): return DataLoader(whole(), size)
+def advance():
+    for one in make(None): one.gain = 0.5
+""",
+    "items of a loader whose batch size is an option": """
+from argparse import Namespace
+args = Namespace(size=None)
+def advance():
+    for one in DataLoader(whole(), batch_size=args.size): one.gain = 0.5
+""",
+    "items of a loader whose batch size is set": """
+from argparse import Namespace
+args = Namespace(size=4)
+def advance():
+    setattr(args, "size", None)
+    for one in DataLoader(whole(), batch_size=args.size): one.gain = 0.5
+""",
+    "items of a loader whose batch size stands in a table": """
+config = {"size": None}
+def advance():
+    for one in DataLoader(whole(), batch_size=config["size"]): one.gain = 0.5
+""",
+    "items of a loader whose batch size is got": """
+config = {"sizes": {"train": 4}}
+def advance():
+    for one in DataLoader(whole(), batch_size=config["sizes"].get("test")): one.gain = 0.5
+""",
+}
 FOLDS = """
 from torch.utils.data import Subset
 rows, data = Rows(), 3
@@ -606,6 +687,12 @@ def main():
             total += x.sum()
 main()
 """
+SIZES = (
+    ("many = int('4')", "many"),
+    ("args = SimpleNamespace(many=4, seed=None)", "args.many"),
+    ("config = {'many': 4, 'seed': None}", "config['many']"),
+    ("class Config: many = 8 // 2", "(Config.many if data else 2)"),
+)
 MADE = (
     "train, test = loaders(fold)",
     "train, test = DataLoader(rows, batch_size=4), DataLoader(rows, 4, shuffle=True)",
@@ -619,9 +706,23 @@ def test_members_of_what_only_may_be_a_loader_are_no_batches(said, text) -> None
     assert said(HEAD + RECORDS + text + loop)[0].split()[0] in ("OWNED", "UNWRITTEN")
 
 
+@pytest.mark.parametrize("text", LOOKALIKES.values(), ids=LOOKALIKES)
+def test_what_looks_like_a_loader_may_give_what_items_read(said, text) -> None:
+    loop = LOOP.replace("loader = DataLoader(rows, batch_size=4)", "")
+    assert said(HEAD + RECORDS + TABLE + text + loop)[0].split()[0] == "UNWRITTEN"
+
+
 @pytest.mark.parametrize("made", MADE)
 def test_loaders_that_are_made_anew_for_each_fold_give_batches(said, made) -> None:
     assert said(HEAD + FOLDS.format(made=made)) == ["whole", "whole"]
+
+
+@pytest.mark.parametrize(("head", "size"), SIZES)
+def test_loaders_of_a_known_batch_size_give_batches(said, head, size) -> None:
+    more = f"from types import SimpleNamespace\n{head}\ndef loaders(fold, size=4)"
+    text = FOLDS.format(made=f"train, test = loaders(fold, {size})")
+    text = text.replace("def loaders(fold)", more).replace("batch_size=4\n", f"batch_size={size}\n")
+    assert said(HEAD + text.replace("batch_size=4", "batch_size=size")) == ["whole", "whole"]
 
 
 @pytest.mark.parametrize("text", FLOWS.values(), ids=FLOWS)

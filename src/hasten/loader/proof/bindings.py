@@ -9,7 +9,7 @@ from hasten.loader.proof.aliases import container_of
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _PUTTING_INTO_FIRST = words(
     "setattr heappush heappushpop heapreplace insort insort_left insort_right setitem iadd "
@@ -88,13 +88,17 @@ def parts(target: Any, source: ast.AST | None) -> list[tuple[ast.AST, ast.AST | 
     return list(zip(targets, given, strict=True))
 
 
-def makes_batches(call: ast.Call) -> bool:
-    """Return whether a loader is made by this call as one that collates its items to batches."""
+def makes_batches(call: ast.Call, is_none: Callable[[ast.AST], bool]) -> bool:
+    """Return whether a loader is made by this call as one that collates its items to batches.
+
+    Args:
+        call: the call.
+        is_none: tells whether an expression may be None.
+    """
     named = {one.arg: one.value for one in call.keywords}
     is_starred = None in named or any(isinstance(one, ast.Starred) for one in call.args)
     sizes = [*call.args[1:2], *(named[one] for one in ("batch_size",) if one in named)]
-    is_told = any(getattr(node, "value", call) is None for one in sizes for node in ast.walk(one))
-    return not (is_starred or is_told or len(call.args) > _BEFORE_COLLATE)
+    return not (is_starred or any(map(is_none, sizes)) or len(call.args) > _BEFORE_COLLATE)
 
 
 def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
@@ -107,14 +111,14 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST, bool]]:
     if isinstance(node, (*_FOR, ast.comprehension)):
         return [(node.target, node.iter, True)]
     if isinstance(node, ast.Match):
-        names = [
-            name
+        part_of = ast.Subscript(value=node.subject, slice=ast.Slice(), ctx=ast.Load())
+        return [
+            (ast.Name(name, ast.Store()), node.subject if part is one.pattern else part_of, False)
             for one in node.cases
             for part in ast.walk(one.pattern)
             for name in (getattr(part, "name", None), getattr(part, "rest", None))
             if name
         ]
-        return [(ast.Name(id=name, ctx=ast.Store()), node.subject, False) for name in names]
     if isinstance(node, ast.ClassDef):
         inside = [found for one in node.body for found in bindings(one)]
         return [(ast.Attribute(ast.Name(node.name), target.id, ast.Store()), source, iterates)

@@ -68,6 +68,7 @@ class ReachableNames(NamedTuple):
         iterated: attributes that are such a loader wherever they lead to what is read.
         making: variables that are torch's class of loaders, or its module, wherever they are set.
         collates: variables that are collate functions which copy what they are given.
+        nothing: attributes, variables and keys that are None somewhere.
         options: attributes and variables that hold nothing but a namespace, such as `args`.
         alive: names of the script's classes that have instances, and `path:line` of each of
             its functions that exist.
@@ -90,6 +91,7 @@ class ReachableNames(NamedTuple):
     iterated: set[str]
     making: set[str]
     collates: set[str]
+    nothing: set[str]
     options: set[str]
     alive: set[str]
     kinds: set[str]
@@ -172,6 +174,7 @@ class _Graph:
         self.edges: dict[int, list[_Edge]] = {}
         self.arrays: list[Any] = []
         self.loaders: set[int] = set()
+        self.nothing: set[str] = set()
         self.kinds: dict[int, type] = {}
         self.functions: defaultdict[str, set[int]] = defaultdict(set)
         self._expanded: set[int] = set()
@@ -180,6 +183,8 @@ class _Graph:
 
     def add(self, parent: int, name: str, child: Any, *, variable: bool = False) -> None:
         """Note that something holds a child, by a name or none."""
+        if child is None:
+            self.nothing.add(name)
         if is_atomic(child) and type(child) is not tuple:
             return
         self.edges.setdefault(id(child), []).append((parent, name, variable))
@@ -257,8 +262,10 @@ def _as_attributes(one: Any, held: Any) -> Iterator[tuple[str, Any]]:
     """Yield the members of an object that are also found as attributes of their name or key."""
     if isinstance(one, tuple):
         yield from zip(getattr(type(one), "_fields", ()), one, strict=False)
-    elif isinstance(one, dict) and type(one) is not dict:
-        yield from ((name, part) for name, part in list(one.items()) if isinstance(name, str))
+    elif isinstance(one, dict):
+        is_plain = type(one) is dict  # only what is None has to be known by its key
+        yield from ((name, part) for name, part in list(one.items())
+                    if isinstance(name, str) and (part is None or not is_plain))  # fmt: skip
     for kept in _OF_MODULES if isinstance(held, dict) else ():
         if isinstance(parts := held.get(kept), dict):
             yield from list(parts.items())
@@ -326,7 +333,8 @@ def names_of(
              *map(type, reads.content.values()), *map(type, reads.objects.values())}  # fmt: skip
     return ReachableNames(
         attributes, variables, near, nested, collecting, loaders, shared, named, leading,
-        direct | attributes | variables, leaders, iterated, making, collates, options,
+        direct | attributes | variables, leaders, iterated, making, collates,
+        graph.nothing, options,
         _named(graph.kinds.values()) | graph.functions.keys(), _named(kinds),
         cache(lambda place, method: _near(graph, graph.functions.get(place, set()), method)[:2]),
     )  # fmt: skip

@@ -64,7 +64,7 @@ class NewBatches:
     def _examine(self, loader: Any) -> bool:
         dataset, collate, is_batched = _parts(loader)
         asked = SimpleNamespace(
-            dataset=dataset, collate_fn=collate, _auto_collation=is_batched, worker_init_fn=None
+            dataset=dataset, collate_fn=collate, _auto_collation=is_batched, num_workers=0
         )
         if not is_batched or collate is not _stock("default_collate"):
             reads, shares = read_items(asked)

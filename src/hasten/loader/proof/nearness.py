@@ -87,6 +87,7 @@ class Known:
             functions that do so, whatever they are given.
         reached: variables of modules that lead there since the code ran, and how near they are.
         attributes: the same for attributes.
+        nothing: names of whatever may be None.
     """
 
     functions: set[str]
@@ -99,6 +100,7 @@ class Known:
     finding: set[str] = field(default_factory=set)
     reached: Levels = field(default_factory=Levels)
     attributes: Levels = field(default_factory=Levels)
+    nothing: set[str] = field(default_factory=set)
 
     @property
     def size(self) -> int:

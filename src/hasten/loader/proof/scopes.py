@@ -20,14 +20,16 @@ from hasten.loader.proof.bindings import (
 )
 from hasten.loader.proof.nearness import FAR, HOLDS, NEAR, OF_CONTAINERS, Known, Levels, level
 from hasten.loader.proof.script import Unreadable, applied, names_of
+from hasten.loader.proof.sizes import given_by, given_to, may_be_none, none_names
 from hasten.loader.proof.source import first_line
 from hasten.loader.proof.stored_names import within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from hasten.loader.proof.holders import ReachableNames
     from hasten.loader.proof.script import ScriptCode, Unit
+    from hasten.loader.proof.sizes import Given
 
 
 BUILDING = {"__init__", "__new__", "__post_init__"}
@@ -109,7 +111,17 @@ class VariableScope:
     def lead(self, names: Iterable[str], found: int) -> None:
         """Note that some of its variables may be near, whatever they are."""
         for name in names:
+            self.known.nothing.add(name)
             self.near.add(name, found)
+
+    def sets(self) -> Iterator[Given]:
+        """Yield what its code sets, and to what."""
+        yield from ((ast.Name(name), value) for name, value in _defaults(self.unit))
+        yield from self._puts
+        for target, source, iterates in self._bindings:
+            yield from given_to(target, source, iterates=iterates)
+        for node in self.nodes:
+            yield from given_by(node)
 
     def _of_names(self, name: str) -> int:
         if name in self.names.direct:
@@ -280,7 +292,9 @@ class VariableScope:
         if called(call) in self.known.functions:
             return self._gives_loader(call, node.place if isinstance(node, Part) else None)
         if called(call) in _PASSING_ON and node is call:
-            return all(self.is_loader(one) or not self.is_near(one) for one in call.args)
+            given = [*call.args, *(one.value for one in call.keywords)]
+            near = [one for one in given if self.is_near(one)]
+            return any(one in call.args for one in near) and all(map(self.is_loader, near))
         return node is call and self._makes_loader(call)
 
     def _names_loader(self, name: str) -> bool:
@@ -295,22 +309,27 @@ class VariableScope:
         is_known = ast.unparse(maker) == "torch.utils.data" or (
             isinstance(maker, ast.Name) and maker.id in self.names.making - self._inner
         )
-        if called(call) != "DataLoader" or not is_known or not makes_batches(call):
+        if called(call) != "DataLoader" or not is_known or not self._makes_batches(call):
             return False
         collates = (one.value for one in call.keywords if one.arg == "collate_fn")
         known = self.names.collates - self._inner
         return all(isinstance(one, ast.Name) and one.id in known for one in collates)
 
+    def _makes_batches(self, call: ast.Call) -> bool:
+        return makes_batches(call, lambda size: may_be_none(size, self.known.nothing))
+
     def _gives_loader(self, call: ast.Call, place: int | None) -> bool:
         """Return whether a function of the script gives only loaders, or has one at a place."""
         name = called(call)
         is_method = isinstance(call.func, ast.Attribute)
-        if name in (OF_CONTAINERS if is_method else ()) or name in self.known.classes:
+        known = self.known
+        is_other = is_method and name in OF_CONTAINERS | known.stored | known.attributes.others
+        if is_other or name in known.classes:
             return False
         if not is_method and self.level_of(name):  # what is called may be anything
             return False
         wanted = {name} if place is None else {f"{name}[{place}]", f"{name}[]"}
-        return self.known.given.others.isdisjoint(wanted)
+        return known.given.others.isdisjoint(wanted)
 
     def is_module(self, node: ast.AST) -> bool:
         """Return whether an expression is a module, or an attribute reached through one.
@@ -357,6 +376,10 @@ def scopes_of(
         if scope.unit.owner and scope.unit.name.startswith("__"):
             scope.finds = not is_of_items(scope.unit)
     by_name = _by_name(scopes, code)
+    given: list[Given] = [(ast.Name(name), value) for _, _, passed in _passed(scopes, by_name)
+                          for name, value in passed]  # fmt: skip
+    given += [pair for scope in scopes for pair in scope.sets()]
+    known.nothing = none_names(given, known.nothing | names.nothing | code.functions)
     running = [scope for scope in scopes if scope.unit.frame is not None]
     for _ in range(_MOST_ROUNDS):
         before = known.size
@@ -459,12 +482,20 @@ def _ancestors(name: str, parents: Mapping[str, set[str]]) -> set[str]:
 def _pass_on(scopes: Sequence[VariableScope], by_name: Mapping[str, list[VariableScope]]) -> bool:
     """Propagate what is near through calls; return whether anything changed."""
     changed = False
+    for scope, target, given in _passed(scopes, by_name):
+        changed |= _take(scope, target, given)
+    return changed
+
+
+def _passed(
+    scopes: Sequence[VariableScope], by_name: Mapping[str, list[VariableScope]]
+) -> Iterator[tuple[VariableScope, VariableScope, list[tuple[str, ast.AST]]]]:
+    """Yield each call's code, what it may call, and what is given to the parameters of that."""
     for scope in scopes:
         for node in scope.calls:
             for call in (node, *_call_of_applied(node)):
                 for target in by_name.get(callee(call), ()):
-                    changed |= _pass_to(scope, call, target)
-    return changed
+                    yield scope, target, _given_to(scope, call, target)
 
 
 def _call_of_applied(node: ast.Call) -> list[ast.Call]:
@@ -477,8 +508,10 @@ def _call_of_applied(node: ast.Call) -> list[ast.Call]:
             for args in ([node.func.value, *node.args[1:]], given)]  # fmt: skip
 
 
-def _pass_to(scope: VariableScope, node: ast.Call, target: VariableScope) -> bool:
-    """Give what a call passes to the parameters of a function of that name."""
+def _given_to(
+    scope: VariableScope, node: ast.Call, target: VariableScope
+) -> list[tuple[str, ast.AST]]:
+    """Return what a call passes to the parameters of a function of that name."""
     names, args = _positional(target.unit), node.args
     spreads = any(isinstance(one, ast.Starred) for one in args)
     spreads = spreads or any(one.arg is None for one in node.keywords)
@@ -506,7 +539,7 @@ def _pass_to(scope: VariableScope, node: ast.Call, target: VariableScope) -> boo
     given += [(one.arg, one.value) for one in node.keywords if one.arg in target.parameters]
     given += [(name, one.value) for one in node.keywords if one.arg not in target.parameters
               for name in rest]  # fmt: skip
-    return _take(scope, target, given)
+    return given
 
 
 def _take(
