@@ -128,3 +128,4 @@ def test_torch_s_compiler_looks_through_what_stands_in(late) -> None:
         assert compiled(one) == 2
         assert part.call(one) == 12
         undo()
+    torch._dynamo.utils.counters.clear()  # whether torch has compiled is asked of the process

@@ -112,7 +112,14 @@ def free_port() -> int:
 
 
 def played(
-    folder, ranks, *, script=TRAIN, words=lambda rank: (), meanwhile=len, of_rank=None, **more
+    folder,
+    ranks,
+    *,
+    script=TRAIN,
+    words=lambda rank: (),
+    meanwhile=len,
+    of_rank=lambda rank: {},
+    **more,
 ):
     """Run a script in so many ranks; return the exit code and both streams of each."""
     (folder / "train.py").write_text(script)
