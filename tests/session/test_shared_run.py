@@ -171,9 +171,16 @@ def test_ranks_train_what_one_process_trains(ranks, tmp_path, tmp_path_factory) 
     ("fault", "line", "why"),
     [
         ("x = x + 1e-3 * aside", 12, "their inputs differ"),
-        ("torch.rand(int(aside))", 12, "their random states differ"),
+        pytest.param(
+            "torch.rand(int(aside))", 12, "their random states differ", marks=pytest.mark.slow
+        ),
         ("model[0].weight.data.add_(1e-3 * aside)", 12, "their weights differ"),
-        ("_ = model(x) if aside else 0", 11, "their models are called from different lines"),
+        pytest.param(
+            "_ = model(x) if aside else 0",
+            11,
+            "their models are called from different lines",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_ranks_that_part_say_where_and_end(fault, line, why, tmp_path) -> None:
@@ -191,7 +198,7 @@ def test_ranks_whose_losses_differ_end(tmp_path) -> None:
     assert first[2].endswith("and their losses differ\n")
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_is_killed_ends_the_others(killed, tmp_path) -> None:
     fault = f"os.kill(os.getpid(), 9) if aside == {bool(killed)} else None"
     found = played(tmp_path, 2, script=SHORT.replace("FAULT", fault))
@@ -251,6 +258,7 @@ def test_a_signal_to_another_rank_waits_for_the_first(tmp_path) -> None:
     assert found == [(0, "", ""), (0, "", "")]
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_shows_its_last_words(tmp_path) -> None:
     fault = "exit('out of luck') if aside else None"
     first, (code, output, errors) = played(tmp_path, 2, script=SHORT.replace("FAULT", fault))
@@ -267,6 +275,7 @@ def test_a_model_that_cannot_be_shared_ends_the_run_with_a_sentence(tmp_path) ->
     assert "Traceback" not in first[2]
 
 
+@pytest.mark.slow
 def test_processes_that_the_script_forks_or_starts_are_no_ranks(tmp_path) -> None:
     fault = """
         import subprocess, sys
