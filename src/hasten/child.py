@@ -267,7 +267,7 @@ def _share_batches(training: Training, team: Mapping[str, Any] | None) -> Callab
     """Share batches with the other ranks, if there are any; return how to stop."""
     if team is None:
         return lambda: None
-    from hasten.root_calls.ranks.meeting import Team
+    from hasten.rank import Team
     from hasten.root_calls.ranks.shared_batches import share_batches
 
     place = Team(team["rank"], team["count"], team["address"], team["port"])

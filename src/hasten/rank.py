@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _LOCAL_COUNTS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
@@ -23,6 +23,15 @@ class Rank:
     number: int = 0
     local_count: int = 1
     total_count: int = 1
+
+
+class Team(NamedTuple):
+    """A process of a run that shares batches, and where the first of them listens."""
+
+    rank: int
+    rank_count: int
+    address: str
+    port: int
 
 
 def own_rank() -> Rank:

@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import spread
 import torch
 
-from hasten.root_calls.ranks.meeting import Meeting, Team
+from hasten.rank import Team
+from hasten.root_calls.ranks.meeting import Meeting
 from hasten.root_calls.ranks.replicated import ReplicatedModel
 from hasten.root_calls.ranks.roots import Ranks
 

@@ -14,11 +14,12 @@ import socket
 import sys
 import time
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import hasten
 from hasten.errors import UsageError
 from hasten.lever import lookup
+from hasten.rank import Team
 from hasten.records import Entry, Traits
 from hasten.trials.child_environment import SILENCED
 
@@ -46,16 +47,7 @@ _RANKS = frozenset({
 _FAMILIES = ("GROUP_", "ROLE_", "TORCHELASTIC_", "PET_", "SLURM_STEP_", "OMPI_COMM_WORLD_", "PMI")
 
 
-class RankPlace(NamedTuple):
-    """Which rank this is, and where rank 0 waits for the others."""
-
-    rank: int
-    rank_count: int
-    address: str
-    port: int
-
-
-def _own_place(env: Mapping[str, str]) -> RankPlace:
+def _own_place(env: Mapping[str, str]) -> Team:
     """Return which rank this process is.
 
     Raises:
@@ -76,7 +68,7 @@ def _own_place(env: Mapping[str, str]) -> RankPlace:
     if not (rank < count and 0 < port <= _LAST_PORT):
         problem = f"There is no rank {rank} of {count}, or no port {port}."
         raise UsageError(problem, remedy="Set RANK, WORLD_SIZE and MASTER_PORT alike on all ranks.")
-    return RankPlace(rank, count, told["MASTER_ADDR"], port)
+    return Team(rank, count, told["MASTER_ADDR"], port)
 
 
 def of_team(env: Mapping[str, str], team: Mapping[str, Any]) -> dict[str, str]:
@@ -136,7 +128,7 @@ def join(workload: Workload, plan: Plan, env: Mapping[str, str]) -> dict[str, An
     return {"rank": place.rank, "count": place.rank_count, "address": place.address, **agreed}
 
 
-def _receive(place: RankPlace, told: Mapping[str, Any]) -> dict[str, Any]:
+def _receive(place: Team, told: Mapping[str, Any]) -> dict[str, Any]:
     until_s = time.monotonic() + _PATIENCE_S
     others: dict[int, socket.socket] = {}
     answer: dict[str, Any] = {"seed": secrets.randbits(128), "port": _free_port()}
@@ -164,7 +156,7 @@ def _receive(place: RankPlace, told: Mapping[str, Any]) -> dict[str, Any]:
     return _accepted(answer)
 
 
-def _server(place: RankPlace) -> socket.socket:
+def _server(place: Team) -> socket.socket:
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
@@ -176,7 +168,7 @@ def _server(place: RankPlace) -> socket.socket:
         ) from None
 
 
-def _ask(place: RankPlace, told: Mapping[str, Any]) -> dict[str, Any]:
+def _ask(place: Team, told: Mapping[str, Any]) -> dict[str, Any]:
     until_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until_s:
         with (

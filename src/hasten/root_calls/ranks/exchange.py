@@ -19,17 +19,22 @@ class LostRankError(RuntimeError):
 class Meets(Protocol):
     """Where the ranks of a model meet within a call: through shared memory, or a network."""
 
+    _number: int = 0
+
     def begin(self) -> None:
         """Begin a call: its exchanges are numbered from 1 on."""
+        self._number = 0
 
     def next_number(self) -> int:
         """Return the number of the next exchange of a forward pass."""
+        self._number += 1
+        return self._number
 
     def all_reduce(self, number: int, own: Any, combine: Callable[[Any], Any]) -> Any:
         """Return what `combine` makes of the numbers of all ranks; see `Exchange`."""
 
 
-class Exchange:
+class Exchange(Meets):
     """A row for each rank in shared memory, one for the result, and semaphores that pass the turn.
 
     The first rank, that of the script, waits for all others, combines, and lets them go on. It
@@ -43,20 +48,10 @@ class Exchange:
         context = get_context("fork")
         self._values, self._result = rows[:-1], rows[-1]
         self.rank = 0  # of this process; 0 for that of the script
-        self._number = 0
         # Called now and then while this process waits; they raise if others will not come.
         self.checks: Sequence[Callable[[], None]] = ()
         self._there = [context.Semaphore(0) for _ in range(len(rows) - 2)]
         self._go_on = [context.Semaphore(0) for _ in range(len(rows) - 2)]
-
-    def begin(self) -> None:
-        """Begin a call: its exchanges are numbered from 1 on."""
-        self._number = 0
-
-    def next_number(self) -> int:
-        """Return the number of the next exchange of a forward pass."""
-        self._number += 1
-        return self._number
 
     def all_reduce(self, number: int, own: Any, combine: Callable[[Any], Any]) -> Any:
         """Return what `combine` makes of the numbers of all ranks.

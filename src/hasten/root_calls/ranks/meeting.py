@@ -15,13 +15,15 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hasten.root_calls.own_code import is_own_file
-from hasten.root_calls.ranks.exchange import LostRankError
+from hasten.root_calls.ranks.exchange import LostRankError, Meets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from hasten.rank import Team
 
 _ROW_BYTES = 1024
 _LONGEST_WORDS_COUNT = 100
@@ -32,15 +34,6 @@ CALL, _NORMALIZE = "call a model", "normalize by batch"
 
 class Parted(SystemExit):
     """The ranks cannot go on together; why has been told."""
-
-
-class Team(NamedTuple):
-    """The ranks of a run, and where the first of them listens."""
-
-    rank: int
-    rank_count: int
-    address: str
-    port: int
 
 
 class Meeting:
@@ -218,21 +211,11 @@ class Meeting:
         raise Parted(1)
 
 
-class MeetingExchange:
+class MeetingExchange(Meets):
     """What layers that normalize by batch exchange, among ranks that meet; see `Exchange`."""
 
     def __init__(self, meeting: Meeting) -> None:
         self._meeting = meeting
-        self._number = 0
-
-    def begin(self) -> None:
-        """Begin a call: its exchanges are numbered from 1 on."""
-        self._number = 0
-
-    def next_number(self) -> int:
-        """Return the number of the next exchange of a forward pass."""
-        self._number += 1
-        return self._number
 
     def all_reduce(self, number: int, own: Any, combine: Callable[[Any], Any]) -> Any:
         """Return what `combine` makes of the numbers of all ranks, as `Exchange.all_reduce`."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import Training, Undo
-    from hasten.root_calls.ranks.meeting import Team
+    from hasten.rank import Team
     from hasten.root_calls.ranks.messages import RootCall
     from hasten.root_calls.ranks.share import Share
 
