@@ -1011,6 +1011,17 @@ def played(make, call):
     return weights(net), told, torch.get_rng_state()
 
 
+def compared(alone, shared):
+    """Return how far two trainings, as `played` gives them, are from one another."""
+    (expected, told, state), (seen, seen_told, seen_state) = alone, shared
+    pairs = list(zip(told, seen_told, strict=True))
+    return {
+        "distance": float((seen - expected).norm() / expected.norm()),
+        "told": max(abs(float(a) - float(b)) for a, b in pairs),
+        "generator": torch.equal(state, seen_state),
+    }
+
+
 def helpers():
     with open(f"/proc/{os.getpid()}/task/{os.getpid()}/children") as file:
         return file.read().split()
@@ -1022,7 +1033,7 @@ def main(ranks):
     examine._SPARE_BYTES = 0  # so that batches outgrow the room of messages
     found = {}
     for name, make in SCENES.items():
-        expected, told, state = played(make, lambda module, *args: module(*args))
+        alone = played(make, lambda module, *args: module(*args))
         training = Training()
         detach = Ranks(training, ranks, lambda: None).attach()
         most = [0]
@@ -1032,13 +1043,10 @@ def main(ranks):
             most[0] = max(most[0], len(helpers()))
             return out
 
-        seen, seen_told, seen_state = played(make, call)
+        seen = played(make, call)
         detach()
-        pairs = list(zip(told, seen_told, strict=True))
         found[name] = {
-            "distance": float((seen - expected).norm() / expected.norm()),
-            "told": max(abs(float(a) - float(b)) for a, b in pairs),
-            "generator": torch.equal(state, seen_state),
+            **compared(alone, seen),
             "excused": training.excused,
             "most": most[0],
             "left": len(helpers()),

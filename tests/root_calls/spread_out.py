@@ -27,9 +27,7 @@ def main(rank, ranks, port, names):
     found = {}
     for name in names or spread.SCENES:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            expected, told, state = spread.played(
-                spread.SCENES[name], lambda module, *args: module(*args)
-            )
+            alone = spread.played(spread.SCENES[name], lambda module, *args: module(*args))
         training, shared = spread.Training(), [0]
 
         def start(root_call, share, shared=shared):
@@ -38,16 +36,13 @@ def main(rank, ranks, port, names):
 
         detach = Ranks(training, ranks, lambda: None, start=start).attach()
         with contextlib.redirect_stdout(io.StringIO()) as shared_printed:
-            seen, seen_told, seen_state = spread.played(spread.SCENES[name], training.call)
+            seen = spread.played(spread.SCENES[name], training.call)
         detach()
-        pairs = list(zip(told, seen_told, strict=True))
         found[name] = {
-            "distance": float((seen - expected).norm() / expected.norm()),
-            "told": max(abs(float(a) - float(b)) for a, b in pairs),
-            "generator": torch.equal(state, seen_state),
+            **spread.compared(alone, seen),
             "excused": training.excused,
             "shared": shared[0],
-            "weights": hashlib.sha256(bytes(seen.view(torch.uint8).tolist())).hexdigest(),
+            "weights": hashlib.sha256(bytes(seen[0].view(torch.uint8).tolist())).hexdigest(),
             "printed": printed.getvalue() == shared_printed.getvalue(),
         }
     meeting.leave()
