@@ -16,16 +16,10 @@ if TYPE_CHECKING:
     Undo = Callable[[], None]
 
 
-def join(levers: list[Any], lever: Any, changed: Callable[[], None] = lambda: None) -> Undo:
-    """Add a lever's callback until the result is called; `changed` is called both times."""
+def join(levers: list[Any], lever: Any) -> Undo:
+    """Add a lever's callback until the result is called."""
     levers.append(lever)
-    changed()
-
-    def undo() -> None:
-        levers.remove(lever)
-        changed()
-
-    return undo
+    return lambda: levers.remove(lever)
 
 
 class PhaseCallbacks:
@@ -84,13 +78,20 @@ class RootModules(Registry):
     Attributes:
         callers: levers that make the calls, the innermost first, each paired with its depth.
         inside: one cell: whether a call is running. The modules that it calls are not roots.
+        looked_into: someone needs `inside`, though no lever does anything to the calls.
     """
 
     def __init__(self, phases: PhaseCallbacks) -> None:
         super().__init__()
         self.callers: list[tuple[int, Callable[[Any, Any, Any, Any], Any]]] = []
         self.inside = [False]
+        self.looked_into = False
         self._phases = phases
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a lever does anything to root calls, or someone looks into them."""
+        return bool(self.looked_into or self.callers or self._applied or self._phases.enterers)
 
     def on_call(self, around: Callable[[Any, Any, Any, Any], Any], innermost: int) -> Undo:
         """Let `around(module, call, args, kwargs)` make each root call."""

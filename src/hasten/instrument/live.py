@@ -25,7 +25,7 @@ class LiveTraining:
     Levers call the methods; the watch asks the parts.
 
     Attributes:
-        seams_wanted: called when a lever starts or stops needing a seam that is not always there.
+        seams_wanted: called when a lever may start or stop needing a seam.
         first_pass_s: tells how much longer a first pass over the data takes than later ones, and
             the seconds that the trial spent instead.
     """
@@ -57,11 +57,11 @@ class LiveTraining:
 
     def on_root(self, apply: Apply) -> Undo:
         """Apply `apply` to each root module right before its next call."""
-        return self.roots.act(apply)
+        return self._sought(self.roots.act(apply))
 
     def on_call(self, around: Callable[[Any, Any, Any, Any], Any], *, innermost: int = 0) -> Undo:
         """Let `around(module, call, args, kwargs)` make each root call."""
-        return self.roots.on_call(around, innermost)
+        return self._sought(self.roots.on_call(around, innermost))
 
     def on_function(self, owner: Any, name: str, answer: Callable[..., Any]) -> Undo:
         """Let `answer(original, *args, **kwargs)` stand in for the function `owner.name`.
@@ -75,19 +75,19 @@ class LiveTraining:
 
     def on_loader(self, make: Callable[[Any, Callable[[], Any]], Any]) -> Undo:
         """Let `make(loader, stock)` build the iterator of each DataLoader."""
-        return join(self.answers.makers, make)
+        return self._sought(join(self.answers.makers, make))
 
     def on_next(self, advance: Callable[[Any, Any], Any]) -> Undo:
         """Let `advance(original, iterator)` fetch the next batch of each loader iterator."""
-        return join(self.answers.advancers, advance)
+        return self._sought(join(self.answers.advancers, advance))
 
     def on_transfer(self, convert: Callable[[Any, Any, Any, Any], Any]) -> Undo:
         """Let `convert(original, tensor, args, kwargs)` answer `Tensor.to` and `Tensor.cuda`."""
-        return join(self.answers.movers, convert, self.seams_wanted)
+        return self._sought(join(self.answers.movers, convert))
 
     def on_phase(self, enter: Callable[[Phase], Undo | None]) -> Undo:
         """Call `enter(phase)` as the loop goes into FORWARD, BACKWARD or OPTIMIZER."""
-        return join(self.phases.enterers, enter, self.seams_wanted)
+        return self._sought(join(self.phases.enterers, enter))
 
     def on_training(self, apply: Callable[[], Undo | None]) -> Undo:
         """Apply `apply` now, and again when training starts, after the script's own settings."""
@@ -105,6 +105,16 @@ class LiveTraining:
         """End the trial with what made a lever give up: a trial accepts no excuse."""
         kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
         raise LeverStopped(f"{kind}{error}") from error
+
+    def _sought(self, undo: Undo) -> Undo:
+        """Let the seams follow a callback that has just been added, until it is taken out."""
+        self.seams_wanted()
+
+        def undo_and_tell() -> None:
+            undo()
+            self.seams_wanted()
+
+        return undo_and_tell
 
 
 def when_it_learns(live: LiveTraining, act: Callable[[], None]) -> None:
@@ -126,6 +136,7 @@ class TrainingStart:
     def __init__(self) -> None:
         self.begun = False
         self.before: Callable[[], None] = lambda: None
+        self.after: Callable[[], None] = lambda: None
         self._settings: list[Callable[[], None]] = []
 
     def on_training(self, apply: Callable[[], Undo | None]) -> Undo:
@@ -154,3 +165,4 @@ class TrainingStart:
             for again in self._settings:
                 again()
             self._settings.clear()
+            self.after()

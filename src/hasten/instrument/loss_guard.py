@@ -37,7 +37,7 @@ _LEAST_MOVE_RATIO = 1e-7
 _SLOW_RATIO = 1.5
 _LEAST_KNOWN_COUNT, _KNOWN_COUNT = 4, 16
 _LATE_COUNT = 64
-_SHORT_STEP_S, _REST_COUNT = 3e-3, 56  # a look costs up to 15 us
+_SHORT_STEP_S, _RARE_COUNT = 3e-3, 256  # a look costs up to 50 us
 _REACHES, _HIGH_WINDOWS_COUNT = 10.0, 4
 
 
@@ -63,12 +63,11 @@ class Guard:
         self._astray = astray
         self._slow = slow
         self._pid = os.getpid()
-        self._looked_count = self._rest_count = self._good_count = 0
+        self._looked_count = self._good_count = 0
+        self._next_count, self._rests = WINDOW_COUNT, False
         self._levels: list[float] = []
         self._start = math.nan
-        self._start_size, self._high_count = 0.0, 0
-        self._known: tuple[float, ...] = ()
-        self._range, self._role_count = (math.inf, -math.inf), 0
+        self._highs = _Highs()
         self._health = TrainingHealthMonitor(watch, by_hand=envelope.by_hand, boundary=self._look)
 
     def _look(self) -> None:
@@ -79,22 +78,36 @@ class Guard:
         if os.getpid() != self._pid or (count == 1 and own_rank().number):
             health.close()
             return
-        at_window = count % (WINDOW_COUNT if count < STEP_COUNT else _LATE_COUNT) == 0
+        at_window = count >= self._next_count
         if at_window or count == STEP_COUNT:
             health.read()
         wrong = self._not_finite()
         if wrong is None and at_window and count <= STEP_COUNT:
             wrong = self._leaves_the_envelope(count // WINDOW_COUNT - 1)
         elif wrong is None and at_window:
-            wrong = self._explodes(count)
+            new = [value for _, value, _ in health.losses]
+            level = median(new) if new else math.nan
+            high = self._highs.exceeded(level, count, health.role_count)
+            wrong = None if high is None else (count, high)
         if wrong is not None:
             health.close()
             self._astray(*wrong)
-        elif count == STEP_COUNT:
+            return
+        if count == STEP_COUNT:
             self._look_at_the_time()
-        if at_window and count >= STEP_COUNT:
-            health.forget(self._rest_count)
-            self._looked_count = 0
+        if at_window:
+            self._end_window(count)
+
+    def _end_window(self, count: int) -> None:
+        if count < STEP_COUNT:
+            last = count + WINDOW_COUNT > STEP_COUNT
+            self._next_count = _LATE_COUNT if last else count + WINDOW_COUNT
+            return
+        is_rare = self._rests and self._highs.are_known
+        period_count = _RARE_COUNT if is_rare else _LATE_COUNT
+        self._health.forget(period_count - WINDOW_COUNT if self._rests else 0)
+        self._looked_count = 0
+        self._next_count = count + period_count
 
     def _not_finite(self) -> tuple[int, str] | None:
         """Find a loss that is not finite among those that are known and new."""
@@ -110,33 +123,8 @@ class Guard:
                 return step + 1, f"the loss is {value}{known}"
             self._good_count = step + 1
             if step < STEP_COUNT:
-                self._start_size = max(self._start_size, abs(value))
+                self._highs.start_size = max(self._highs.start_size, abs(value))
         return None
-
-    def _explodes(self, count: int) -> tuple[int, str] | None:
-        """Find a window far above the run's own highs, relative to their range."""
-        new = [value for step, value, _ in self._health.losses if step >= count - _LATE_COUNT]
-        level = median(new) if new else math.nan
-        if math.isnan(level):
-            return None
-        if self._role_count != self._health.role_count:  # another stage has other losses
-            self._role_count, self._start_size = self._health.role_count, abs(level)
-            self._known, self._range, self._high_count = (), (math.inf, -math.inf), 0
-        known, self._known = self._known, (*self._known, level)[-_KNOWN_COUNT:]
-        if len(known) < _LEAST_KNOWN_COUNT:
-            return None
-        lowest, highest = self._range = min(self._range[0], *known), max(self._range[1], *known)
-        reach = max(highest - lowest, abs(highest), self._start_size)
-        self._high_count = self._high_count + 1 if level > highest + _REACHES * reach else 0
-        if self._high_count:
-            self._known = known  # what has gone astray does not become usual
-        if self._high_count < _HIGH_WINDOWS_COUNT:
-            return None
-        good = count - _HIGH_WINDOWS_COUNT * _LATE_COUNT
-        return count, (
-            f"the loss is {level:.4g}, and was {highest:.4g} at most; it was last known good"
-            f" at step {good}"
-        )
 
     def _leaves_the_envelope(self, window: int) -> tuple[int, str] | None:
         health, first = self._health, window * WINDOW_COUNT
@@ -156,12 +144,61 @@ class Guard:
         times = sorted(late - early for early, late in pairwise(ends))
         step_s = times[len(times) // 4] * 1e-9
         if step_s < _SHORT_STEP_S:
-            self._rest_count = _REST_COUNT
+            self._rests = True
         usual_s, rank = self._envelope.step_s, own_rank()
         if usual_s is None or rank.total_count > rank.local_count:
             return  # what the network takes was in no trial
         if step_s > _SLOW_RATIO * usual_s:
             self._slow(step_s, usual_s)
+
+
+class _Highs:
+    """How high the losses of a run have been, and whether they now stay far above that.
+
+    Attributes:
+        start_size: the largest loss of the first steps, or of the first window of a later stage.
+        are_known: enough windows are known to compare with.
+    """
+
+    def __init__(self) -> None:
+        self.start_size = 0.0
+        self._known: tuple[float, ...] = ()
+        self._range, self._role_count = (math.inf, -math.inf), 0
+        self._high_count = self._calm_count = 0
+
+    @property
+    def are_known(self) -> bool:
+        return len(self._known) >= _LEAST_KNOWN_COUNT
+
+    def exceeded(self, level: float, count: int, role_count: int) -> str | None:
+        """Say what is wrong if several windows in a row were too high, relative to their range.
+
+        Args:
+            level: the median loss of the window that ends.
+            count: the steps so far.
+            role_count: the optimizers so far: another stage has other losses.
+        """
+        if math.isnan(level):
+            return None
+        if self._role_count != role_count:
+            self._role_count, self.start_size = role_count, abs(level)
+            self._known, self._range = (), (math.inf, -math.inf)
+        known, were_known = self._known, self.are_known
+        self._known = (*known, level)[-_KNOWN_COUNT:]
+        self._range = min((self._range[0], *known)), max((self._range[1], *known))
+        lowest, highest = self._range
+        reach = max(highest - lowest, abs(highest), self.start_size)
+        if not were_known or level <= highest + _REACHES * reach:
+            self._high_count, self._calm_count = 0, count
+            return None
+        self._known = known  # what has gone astray does not become usual
+        self._high_count += 1
+        if self._high_count < _HIGH_WINDOWS_COUNT:
+            return None
+        return (
+            f"the loss is {level:.4g}, and was {highest:.4g} at most; it was last known good"
+            f" at step {self._calm_count}"
+        )
 
 
 def judge(

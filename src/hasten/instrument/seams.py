@@ -150,13 +150,10 @@ def _transfer(watch: Any) -> Callable[[Any, Seam], Any]:
     return lambda original, seam: _Guise(original, move(original, seam))
 
 
-def steering(watch: Any) -> tuple[Seam, ...]:
-    """Return the seams through which levers act: root calls and loaders."""
-    import torch
+def _loading(watch: Any) -> tuple[Seam, ...]:
     from torch.utils.data import dataloader
 
     return (
-        Seam(torch.nn.Module, "__call__", _root_call(watch)),
         Seam(dataloader.DataLoader, "__iter__", _in_loop(watch, watch.loader_iter)),
         Seam(dataloader._BaseDataLoaderIter, "__next__", _in_loop(watch, watch.loader_next)),
     )
@@ -210,7 +207,9 @@ class SeamGroups:
         import torch
         from torch.utils.data._utils import fetch
 
-        self.steering = steering(watch)
+        # Through these levers act: root calls and loaders.
+        self._calling = (Seam(torch.nn.Module, "__call__", _root_call(watch)),)
+        self._loading = _loading(watch)
         self._watching = watching(watch) if measuring else ()
         # Where a batch is made, a tensor moves from one device to another, and gradients are
         # computed; `Tensor.backward` calls one of the last.
@@ -219,7 +218,7 @@ class SeamGroups:
         self._moving = [Seam(torch.Tensor, name, _transfer(watch)) for name in ("to", "cuda")]
         make = _in_loop(watch, watch.backward)
         self._differentiating = [Seam(torch.autograd, name, make) for name in ("backward", "grad")]
-        self._live = watch.live
+        self._live, self._detach = watch.live, watch.detach
         self._measuring = measuring
         self._pid = os.getpid()
         self._times_transfers = self._is_in = False
@@ -227,7 +226,7 @@ class SeamGroups:
 
     def install(self) -> None:
         """Put the seams in."""
-        for seam in (*self.steering, *self._watching, *self._fetching):
+        for seam in (*self._watching, *self._fetching):
             seam.install()
         self._is_in = True
         self.mind()
@@ -235,16 +234,22 @@ class SeamGroups:
     def remove(self) -> None:
         """Take the seams out."""
         fetching = self._fetching if os.getpid() == self._pid else ()  # it stays in forked workers
-        for seam in (*self.steering, *self._watching, *fetching):
+        for seam in (*self._watching, *fetching):
             seam.remove()
         self._is_in = False
         self.mind()
 
     def mind(self) -> None:
-        """Intercept transfers and gradients only if timing or a lever needs it."""
+        """Intercept only what timing or a lever needs, once training has begun."""
+        live = self._live
+        calling = self._measuring or live.roots.wanted or not live.start.begun
+        # A module that is called while a batch is made is no root.
+        loading = calling or bool(live.answers.makers or live.answers.advancers)
         asked = (
-            (self._moving, self._times_transfers or bool(self._live.answers.movers)),
-            (self._differentiating, self._measuring or bool(self._live.phases.enterers)),
+            (self._calling, calling),
+            (self._loading, loading),
+            (self._moving, self._times_transfers or bool(live.answers.movers)),
+            (self._differentiating, self._measuring or bool(live.phases.enterers)),
         )
         for group, wanted in asked:
             for seam in group:
@@ -269,7 +274,7 @@ class SeamGroups:
                     optimizer.register_optimizer_step_pre_hook(before),
                     optimizer.register_optimizer_step_post_hook(after),
                 ]
-            os.register_at_fork(after_in_child=self.detach)
+            os.register_at_fork(after_in_child=self._detach)
 
     def detach(self) -> None:
         """Take the seams and the hooks out."""

@@ -71,7 +71,8 @@ class TrainingHealthMonitor:
         self._outermost: int | None = None
         self._sample: list[Any] | None = None
         self._before: Any = None
-        self._took = self._over = False
+        self._took = self._over = self._met_in_calls = False
+        self._look_into_calls(True)
         names = ("backward",) if by_hand is False else ("backward", "grad")
         with ExitStack() as undo:  # all of it or nothing
             for name in names:
@@ -86,6 +87,7 @@ class TrainingHealthMonitor:
         """Stop reading. The hooks are removed at the next backward pass: torch is in them now."""
         self._over = True
         self._sample = self._before = None
+        self._look_into_calls(False)
 
     def read(self) -> None:
         """Turn all losses into numbers."""
@@ -112,6 +114,7 @@ class TrainingHealthMonitor:
         self.ends_ns.clear()
         self._sample = []
         self._rest_count = 0 if self._by_hand else rest_count
+        self._look_into_calls(self._met_in_calls)
 
     @property
     def message(self) -> dict[str, Any]:
@@ -134,7 +137,9 @@ class TrainingHealthMonitor:
                 self._guarded(self._undo.close)
             elif self._rest_count:
                 return original(*args, **kwargs)
-            elif not self._watch.live.roots.inside[0]:
+            elif self._watch.live.roots.inside[0]:
+                self._met_in_calls = True  # the gradient of no loss
+            else:
                 self._guarded(self._take, differentiated(args, kwargs), is_grad)
             result = original(*args, **kwargs)
             if self._by_hand and self._took and not self._over:
@@ -150,6 +155,8 @@ class TrainingHealthMonitor:
             return
         if self._outermost is None or not steps_around():  # or the last step raised
             self._outermost = id(optimizer)
+            if self._rest_count:
+                return
             self.role_count = max(self.role_count, 1 + self._roles.of(optimizer))
 
     @uncompiled
@@ -163,6 +170,11 @@ class TrainingHealthMonitor:
             self._forgotten_count += 1
         elif not self._over and not self._by_hand:
             self._guarded(self._end_step)
+
+    def _look_into_calls(self, wanted: bool) -> None:
+        """Keep `roots.inside` up to date, or not: where no lever needs it, that costs time."""
+        self._watch.live.roots.looked_into = wanted
+        self._watch.live.seams_wanted()
 
     def _guarded(self, act: Callable[..., None], *args: Any) -> None:
         """Call `act`; a failure here must not reach the script."""

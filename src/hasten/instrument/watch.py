@@ -45,7 +45,7 @@ class Watch:
         self.measuring = measuring
         self.on_step: Callable[[tuple[int, ...], int], None] = lambda phases_ns, count: None
         self.thread = get_ident()
-        self.live = LiveTraining(self._in_loop)
+        self.live = LiveTraining(lambda: get_ident() == self.thread)
         self.observers: list[Any] = []
         self.ledger = Ledger()
         self.tracker = PhaseTracker(self.ledger, self.observers)
@@ -57,11 +57,7 @@ class Watch:
         self._steps = StepsInProgress()
         self._ends = StepEnds(self.live, self._steps)
         self._seams = SeamGroups(self, measuring=measuring)
-        self.live.seams_wanted = self._seams.mind
-
-    def _in_loop(self) -> bool:
-        # A forked loader worker starts in a thread of the same identity.
-        return get_ident() == self.thread and os.getpid() == self._pid
+        self.live.seams_wanted = self.live.start.after = self._seams.mind
 
     # ---- in and out
 
@@ -87,6 +83,7 @@ class Watch:
     def detach(self) -> None:
         """Take everything out of torch that `install` has put in, for good."""
         self._seams.detach()
+        self.thread = 0  # a forked process begins in a thread of the same identity
 
     # ---- what the seams report
 
@@ -186,17 +183,26 @@ class Watch:
             self.thread = get_ident()
         if self._steps:
             self._steps.leave_raised(optimizer, steps_around())
+        live = self.live
+        wanted = self.measuring or live.phases.enterers or live.updates.judges
+        if wanted or self._steps or optimizer not in live.optimizers:
+            self._enter_step(optimizer, (*args[1:], *kwargs.values()))
+        else:  # a real run of short steps pays for each line
+            self._steps.begin(optimizer, ())
+
+    def _enter_step(self, optimizer: Any, given: tuple[Any, ...]) -> None:
+        live = self.live
         if not self._steps:
-            self.live.start.begin()
-            if optimizer not in self.live.optimizers:
+            live.start.begin()
+            if optimizer not in live.optimizers:
                 self._ends.by_hand = False
-                self.live.optimizers.add(optimizer)
+                live.optimizers.add(optimizer)
             for observer in self.observers:
                 observer.steps(optimizer)
         if self.measuring:
             self.tracker.enter_optimizer()
-        leaves = self.live.phases.enter(Phase.OPTIMIZER)
-        leaves += self.live.updates.begin(optimizer, (*args[1:], *kwargs.values()))
+        leaves = live.phases.enter(Phase.OPTIMIZER)
+        leaves += live.updates.begin(optimizer, given)
         self._steps.begin(optimizer, (*leaves, self.ledger.leave) if self.measuring else leaves)
 
     @uncompiled
