@@ -60,7 +60,7 @@ def test_the_answer_stands_last_with_what_to_type_next(tuning, diagnosis, plan_p
     tuning = replace(tuning, diagnosis=diagnosis)
     rows = rows_of(tuning, plan_path)
     at = rows.index(text.headline(tuning))
-    assert rows[at + 1] == "Training steps in fresh runs, 95% interval 1.38x to 1.49x."
+    assert rows[at + 1] == "Training steps in fresh launches, 95% interval 1.38x to 1.49x."
     assert rows[at + 2] == f"Plan: {tuning.plan}"
     assert rows[-3:] == [
         "  hasten run train.py --epochs 3 --name 'my run [a]'",

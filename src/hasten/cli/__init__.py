@@ -265,7 +265,7 @@ def findings(
         str | None, typer.Argument(show_default=False, help="Show this finding's page.")
     ] = None,
 ) -> None:
-    """List the causes of slowness that `profile` can find."""
+    """List the reasons for lost time that `profile` and `tune` can find."""
     from hasten.diagnose import discover
     from hasten.report import pages
 

@@ -124,7 +124,10 @@ Unprotected = Annotated[
         help="Start trials even where the kernel cannot keep them from your files.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print no progress, only the result and what went wrong."),
+]
 Unwarned = Annotated[bool, typer.Option("--quiet", "-q", help="Print no warnings about the plan.")]
 Shown = Annotated[
     Progress | None,

@@ -75,9 +75,9 @@ def submit(
 ) -> None:
     """Submit a Slurm job that trains under the plan.
 
-    Each process of the job is `hasten run`. Where there are several, the script has to train with
-    torch.distributed, or the program be torchrun, started once on each node; a script that trains
-    in one process takes --share-batches.
+    Each process of the job is `hasten run`. With several, the script must train with
+    torch.distributed, or be started by torchrun (one on each node); a script that trains in one
+    process takes --share-batches.
     """
     from hasten.report.slurm_job import job_script
 

@@ -37,7 +37,7 @@ _SETTINGS = (".py", ".yaml", ".yml", ".toml")
 _DOUBTS = {
     State.FAILED: "A numerics gate failed under this plan.",
     State.UNPROVED: "This plan is not proved: run `hasten tune` again.",
-    State.PROVED: "This plan is proved, but fresh runs have not confirmed its gain.",
+    State.PROVED: "This plan is proved, but fresh launches have not confirmed its gain.",
 }
 REDO = "Run `hasten tune` again to write a new one."
 _UNJUDGED = "No gate could judge what this plan does to the numbers: see its [evidence]."

@@ -31,9 +31,9 @@ _DIGITS = 4
 _SAYS = {
     State.FAILED: "a numerics gate failed",
     State.UNPROVED: "the search ended before a proof, or could not make one",
-    State.PROVED: "no gate failed; fresh runs have not confirmed the gain",
+    State.PROVED: "no gate failed; fresh launches have not confirmed the gain",
     State.EMPTY: "nothing was found that helps",
-    State.CONFIRMED: "no gate failed, and fresh runs have confirmed the gain",
+    State.CONFIRMED: "no gate failed, and fresh launches have confirmed the gain",
 }
 
 
@@ -144,7 +144,7 @@ def _add_speedup(table: Table, speedup: Interval, passes: Passes | None) -> None
     part = ""
     if passes is not None:
         part = " of later passes" if passes.longer_s else " of steps alone"
-    table.add(tomlkit.comment(f"Speedup{part} from fresh runs after the search; 95% interval."))
+    table.add(tomlkit.comment(f"Speedup{part} from fresh launches after the search; 95% interval."))
     table.add("speedup", _inline(speedup))
     if passes is not None:
         table.add(tomlkit.comment(f"Of the whole training, passes: {passes.pass_count}."))

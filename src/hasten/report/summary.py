@@ -117,12 +117,13 @@ def _beneath(tuning: Tuning) -> list[str]:
     rows = text.circumstances(tuning)
     if tuning.speedup is not None:
         ends = f"{times(tuning.speedup.low_ratio)} to {times(tuning.speedup.high_ratio)}"
-        figure = f"Training steps in fresh runs, 95% interval {ends}."
+        figure = f"Training steps in fresh launches, 95% interval {ends}."
         if tuning.passes is not None and tuning.passes.longer_s:
             first, later = tuning.passes.first_ratio, tuning.speedup
-            figure = f"The first pass {times(first)}, later ones {interval(later)} in fresh runs."
+            figure = f"The first pass {times(first)}, later ones {interval(later)}"
+            figure += " in fresh launches."
         elif tuning.passes is not None:
-            figure = f"Training steps alone {interval(tuning.speedup)} in fresh runs."
+            figure = f"Training steps alone {interval(tuning.speedup)} in fresh launches."
         rows.append(figure)
     return [*rows, *text.compared(tuning), f"Plan: {tuning.plan}"]
 

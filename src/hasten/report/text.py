@@ -92,7 +92,7 @@ def headline(tuning: Tuning) -> str:
         applied = f"Nothing beyond what you set ({tuning.plan})"
         return _nothing(applied, applied, tuning.levers)
     if tuning.speedup is None:
-        return "The search ended before its best plan could be confirmed by fresh runs."
+        return "The search ended before its best plan could be confirmed by fresh launches."
     if not tuning.speedup.is_gain:
         return f"Fresh runs did not confirm a gain: {interval(tuning.speedup)}."
     seen = tuning.passes
@@ -133,7 +133,7 @@ def beneath(tuning: Tuning) -> list[str]:
     said.append(f"Plan: {tuning.plan}.")
     said += compared(tuning)
     if tuning.speedup is not None:
-        said.append(f"Measured in fresh runs: {_measured(tuning.speedup, tuning.means_ratio)}.")
+        said.append(f"Measured in fresh launches: {_measured(tuning.speedup, tuning.means_ratio)}.")
     if tuning.speedup is not None and tuning.passes is not None:
         said.append(_of_whole(tuning.passes, tuning.baseline))
     said.append(f"Effect: {tuning.proof.effect} ({EFFECTS[tuning.proof.effect]}).")
