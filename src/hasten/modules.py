@@ -1,4 +1,4 @@
-"""Modules of torch as they are without us: all their weights, and the numbers of their hooks."""
+"""Modules and optimizers of torch as they are without us: weights, classes, numbers of hooks."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def own_hooks() -> Iterator[None]:
         yield
     finally:
         _next_own_hook, RemovableHandle.next_id = RemovableHandle.next_id, next_id
+
+
+def is_known(optimizer: Any) -> bool:
+    """Return whether an optimizer is of a class of torch's; the script's may have its name."""
+    import torch
+
+    kind = type(optimizer)
+    return kind is getattr(torch.optim, kind.__name__, None)
 
 
 def weights_of(module: Any) -> Iterator[Any]:

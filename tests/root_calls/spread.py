@@ -13,7 +13,9 @@ import subprocess
 import sys
 from collections import deque
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -376,6 +378,64 @@ class SometimesNormalized(OneLayer):
 
     def forward(self, x):
         return self.layer(self.norm(x)) if x[0, 0] == 0 else self.layer(x)
+
+
+class Spectral(OneLayer):
+    """Has complex weights, as a Fourier neural operator has."""
+
+    def __init__(self):
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(4, dtype=torch.cdouble))
+
+    def forward(self, x):
+        return self.layer(torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=6))
+
+
+class Tallied(OneLayer):
+    def __init__(self):
+        super().__init__()
+        self.tally = np.zeros(3)
+
+    def forward(self, x):
+        out = self.layer(x)
+        self.tally += np.bincount(out.detach().argmax(1).numpy(), minlength=3)
+        return out
+
+
+class Summed(OneLayer):
+    def __init__(self):
+        super().__init__()
+        self.sums = {"rows": torch.zeros(())}
+
+    def forward(self, x):
+        self.sums["rows"] += len(x)
+        return self.layer(x)
+
+
+class Moded(OneLayer):
+    """Has a mode of its own beside that of its parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.mode = SimpleNamespace(training=True)
+
+    def forward(self, x):
+        return self.layer(x) if self.mode.training else 2 * self.layer(x)
+
+
+class Domains(OneLayer):
+    """Normalizes the samples of each domain by themselves."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.BatchNorm1d(6) for _ in range(3))
+
+    def forward(self, x, domains):
+        out = torch.zeros_like(x)
+        for number, norm in enumerate(self.norms):
+            if (chosen := domains == number).any():
+                out[chosen] = norm(x[chosen])
+        return self.layer(out)
 
 
 class Described(OneLayer):
@@ -815,6 +875,52 @@ def experts(call):
     return net, told
 
 
+ordinary_scene("complex_weights", Spectral, rows)
+
+
+@scene
+def a_mode_of_its_own(call):
+    def change(net, number):
+        net.mode.training = number != 3
+
+    net = Moded()
+    return net, train(net, rows, call, between=change)
+
+
+@scene
+def a_variable_around(call):
+    factor = 1.0
+
+    class Scaling(OneLayer):
+        def forward(self, x):
+            return factor * self.layer(x)
+
+    def change(net, number):
+        nonlocal factor
+        factor = 1.0 if number < 3 else 3.0
+
+    net = Scaling()
+    return net, train(net, rows, call, between=change)
+
+
+def domain_scene(name, later):
+    """Add one in which both shares have the same domains at first, and not later."""
+
+    def play(call):
+        net, told = Domains(), []
+        optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+        for domains in ([0, 1, 2, 0, 1, 2, 2], *[later] * 6):
+            loss = call(net, rows()[0], torch.tensor(domains)).square().mean()
+            told.append(descend(optimizer, loss))
+        return net, told
+
+    SCENES[name] = play
+
+
+domain_scene("other_domains", [0, 0, 1, 1, 2, 2, 2])
+domain_scene("more_domains", [0, 0, 0, 0, 0, 1, 1])
+
+
 @scene
 def averages_in_between(call):
     net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
@@ -974,6 +1080,18 @@ ordinary_scene("exacting", Exacting, rows)
 
 
 @scene
+def tallied(call):
+    net = Tallied()
+    return net, [*train(net, rows, call), *net.tally]
+
+
+@scene
+def summed(call):
+    net = Summed()
+    return net, [*train(net, rows, call), net.sums["rows"]]
+
+
+@scene
 def remembering(call):
     net = Remembering()
     return net, [*train(net, rows, call), *net.memory]
@@ -1001,7 +1119,9 @@ ordinary_scene("speaking", Speaking, rows)
 
 
 def weights(net):
-    values = (value.double().flatten() for value in net.state_dict().values())
+    state = net.state_dict().values()
+    real = (torch.view_as_real(value) if value.is_complex() else value for value in state)
+    values = (value.double().flatten() for value in real)
     return torch.cat(list(values)).clamp(min=-9e9)
 
 

@@ -44,6 +44,8 @@ STAYS = {
     "keeping_a_mean": "a batch cannot be shared among processes: its buffers differ",
     "sometimes_normalized": "a batch cannot be shared among processes: a helper of the model",
     "keeping_the_last": "a batch cannot be shared among processes: its buffers differ",
+    "tallied": "a call of the model changes an array",
+    "summed": "a call of the model changes a tensor that is no weight",
     "measuring": "a call of the model changes count",
     "logged": "the model's code may print or write files: forward names info",
     "speaking": "the model's code may print or write files: forward names print",
@@ -56,7 +58,7 @@ SHARED = (
     "growing_batches", "hooked_in_between", "annealed", "experts", "averages_in_between",
     "frozen_in_between", "a_mean_of_some_in_the_end", "centred", "described",
     "attention_with_dropout", "evaluated_under_inference_mode", "parameters_in_a_list",
-    "packed_sequences",
+    "packed_sequences", "complex_weights", "a_mode_of_its_own", "a_variable_around",
 )  # fmt: skip
 
 pytestmark = pytest.mark.child
@@ -101,8 +103,20 @@ def test_what_a_model_does_only_with_gradients_is_not_done_while_it_evaluates() 
     assert seen["told"] <= 1e-9, "the number of calls, too"
 
 
+@pytest.mark.parametrize(
+    ("name", "why"), [("other_domains", "the ranks are at different layers"),
+                      ("more_domains", "a helper of the model has one more batch normalization")],
+)  # fmt: skip
+def test_shares_that_normalize_at_other_layers_are_left_to_one_process(name, why) -> None:
+    seen = played(2)[0][name]
+    assert seen["excused"] == why
+    assert (seen["most"], seen["left"], seen["generator"]) == (1, 0, True)
+    assert max(seen["distance"], seen["told"]) <= 1e-9
+
+
 def test_every_scene_is_judged() -> None:
-    assert {*STAYS, *SHARED, "warming", "faults"} == set(played(2)[0])
+    others = {"warming", "faults", "other_domains", "more_domains"}
+    assert {*STAYS, *SHARED, *others} == set(played(2)[0])
 
 
 def test_what_a_model_prints_is_what_one_process_prints() -> None:

@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).with_name("spread_out.py")
 SHARED = (
     "normalized", "attention_with_dropout", "loss_in_the_model", "summed_loss", "recurrent",
     "rivals", "twice_through_one_graph", "other_sizes", "experts", "frozen_in_between",
-    "drawn_in_every_way",
+    "drawn_in_every_way", "complex_weights",
 )  # fmt: skip
 STAYS = {
     "exacting": "a batch cannot be shared among processes: AssertionError",
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 @cache
-def played(ranks, names=(*SHARED, *STAYS)):
+def played(ranks, names=(*SHARED, *STAYS, "other_domains", "more_domains")):
     """Play scenes in so many processes; return what came of them, by rank."""
     source, port = str(Path(hasten.__file__).parent.parent), free_port()
     environment = {**os.environ, "PYTHONPATH": source, "GLOO_SOCKET_IFNAME": "lo"}
@@ -62,6 +62,14 @@ def test_ranks_train_as_one_process_does_and_are_equal_to_the_bit(name, ranks) -
         assert one["shared"]
         assert max(one["distance"], one["told"]) <= 1e-9
         assert one["generator"]
+
+
+@pytest.mark.parametrize("name", ["other_domains", "more_domains"])
+def test_shares_that_normalize_at_other_layers_are_left_to_each_rank(name) -> None:
+    for one in (rank[name] for rank in played(2)):
+        assert one["excused"] == "the shares normalize by batch at different layers"
+        assert one["shared"]
+        assert max(one["distance"], one["told"]) <= 1e-9
 
 
 @pytest.mark.parametrize("name", STAYS)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hasten.lever import OPTIMIZER, Lever, unless
+from hasten.modules import is_known
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
@@ -52,14 +53,6 @@ def promising(context: ScriptContext) -> bool:
     return 0 < element_count <= tensor_count * _SMALL_COUNT
 
 
-def _known(optimizer: Any) -> bool:
-    """Return whether this is torch's own class; one of the script's may have the same name."""
-    import torch
-
-    name = type(optimizer).__name__
-    return name in _NAMES and type(optimizer) is getattr(torch.optim, name)
-
-
 def _plain(parameter: Any) -> bool:
     import torch
 
@@ -90,7 +83,7 @@ def _shares_memory(parameters: Sequence[Any]) -> bool:
 
 def _choose(optimizer: Any) -> Mapping[str, Any] | str:
     name, groups = type(optimizer).__name__, optimizer.param_groups
-    if not _known(optimizer):
+    if type(optimizer).__name__ not in _NAMES or not is_known(optimizer):
         return f"torch has no multi-tensor form of {name}"
     if not all(map(_free, groups)):
         return f"the options of the script's {name} decide on its kernels"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.lever import OPTIMIZER, Lever, unless
 from hasten.loader.device.staging import is_dense
+from hasten.modules import is_known
 from hasten.records import Effect, Phase, Scope
 
 if TYPE_CHECKING:
@@ -40,14 +41,6 @@ def why_not(context: ScriptContext) -> str:
     if model.device == "cpu" and model.dtype not in {*_CPU_DTYPES, "mixed", None}:
         return f"torch's fused {name} is not right for {model.dtype} on a CPU"
     return f"{name} is fused already" if context.traits.optimizer.is_fused else ""
-
-
-def _known(optimizer: Any) -> bool:
-    """Return whether this is torch's own class; one of the script's may have the same name."""
-    import torch
-
-    name = type(optimizer).__name__
-    return name in _FUSABLE and type(optimizer) is getattr(torch.optim, name)
 
 
 def _plain(parameter: Any) -> bool:
@@ -97,7 +90,7 @@ def _free(group: dict[str, Any]) -> bool:
 
 def _choose(optimizer: Any) -> Mapping[str, Any] | str:
     name, groups = type(optimizer).__name__, optimizer.param_groups
-    if not _known(optimizer):
+    if name not in _FUSABLE or not is_known(optimizer):
         return f"torch has no fused {name}"
     if not all(map(_free, groups)):
         return f"the options of the script's {name} decide on its kernels"

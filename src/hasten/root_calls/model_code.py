@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections import ChainMap
+from collections.abc import Mapping
 from dis import get_instructions
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
@@ -159,16 +160,28 @@ def _code_of(value: Any) -> Iterator[tuple[CodeType, Space]]:
     for one in (value, *inside):
         one = getattr(one, "__func__", one)  # noqa: PLW2901 - of a bound method in a partial
         if type(one) is FunctionType and not is_library(one.__module__):
-            closed = zip(one.__code__.co_freevars, one.__closure__ or (), strict=False)
-            cells = {name: cell.cell_contents for name, cell in closed if _is_filled(cell)}
+            cells: Any = _Cells(one)
             yield one.__code__, ChainMap(cells, one.__globals__)
 
 
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
+class _Cells(Mapping[str, Any]):
+    """The variables of the functions around one, as they are now."""
+
+    def __init__(self, function: FunctionType) -> None:
+        names = function.__code__.co_freevars
+        self._cells = dict(zip(names, function.__closure__ or (), strict=False))
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._cells[name].cell_contents
+        except ValueError:  # it has no value yet
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
 
 
 def writes_out(module: Any) -> str:

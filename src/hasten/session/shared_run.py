@@ -22,6 +22,7 @@ from hasten.lever import lookup
 from hasten.rank import Team
 from hasten.records import Entry, Traits
 from hasten.trials.child_environment import SILENCED
+from hasten.trials.own_port import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,7 +132,7 @@ def join(workload: Workload, plan: Plan, env: Mapping[str, str]) -> dict[str, An
 def _receive(place: Team, told: Mapping[str, Any]) -> dict[str, Any]:
     until_s = time.monotonic() + _PATIENCE_S
     others: dict[int, socket.socket] = {}
-    answer: dict[str, Any] = {"seed": secrets.randbits(128), "port": _free_port()}
+    answer: dict[str, Any] = {"seed": secrets.randbits(128), "port": free_port()}
     with ExitStack() as open_ones:
         server = open_ones.enter_context(_server(place))
         while len(others) < place.rank_count - 1:
@@ -201,11 +202,6 @@ def _accepted(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def _wait_for_the_first(number: int, _: Any) -> None:
     """Leave it to the first rank what a signal to all means: its script may save before it ends."""
 
@@ -230,7 +226,8 @@ def run_aside(workload: Workload, env: Mapping[str, str], rank: int) -> int:
     for number in (signal.SIGUSR1, signal.SIGUSR2):  # of a job: what the script makes of them
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, _wait_for_the_first)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _wait_for_the_first)
     isolation = best_isolation(workload.cwd)
     if isolation is Isolation.PYTHON and rank == 1:
         sys.stderr.write(f"hasten: {_UNGUARDED}\n")

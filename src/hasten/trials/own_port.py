@@ -22,7 +22,7 @@ _PORT = re.compile(r"(?<=:)\d+(?=$|[/?])")
 def free_port() -> int:
     """Return a port that nobody uses now."""
     with socket.socket() as probe:
-        probe.bind(("localhost", 0))
+        probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 

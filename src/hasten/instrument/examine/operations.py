@@ -12,7 +12,7 @@ from hasten.instrument.operation_timing import OperationMode, is_compiled, price
 from hasten.instrument.probes import product_speed_ratio, speed_ratio
 from hasten.instrument.rerun import DENORMAL_RATIO, Rerun
 from hasten.instrument.setting_signs import denormal_ratio
-from hasten.modules import weights_of
+from hasten.modules import is_known, weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -175,10 +175,7 @@ def forms_of(optimizer: Any) -> frozenset[str]:
 
     A class of the script or of a library may have the same name and neither option.
     """
-    import torch
-
-    kind = type(optimizer)
-    if kind is not getattr(torch.optim, kind.__name__, None):
+    if not is_known(optimizer):
         return frozenset()
     return frozenset({"foreach", "fused"} & set(optimizer.defaults))
 

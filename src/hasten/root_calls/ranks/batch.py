@@ -158,6 +158,13 @@ def joined(join: Join, shares: Sequence[Any], spans: Sequence[Span]) -> Any:
     return sum(shares[1:], shares[0])
 
 
+def wide(tensor: Any) -> Any:
+    """Return a tensor in double precision."""
+    import torch
+
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
 def is_near(found: Any, expected: Any, tolerance: float, floor: float = 0.0) -> bool:
     """Return whether two tensors differ by a small norm: relative to that expected, or a floor."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
@@ -167,5 +174,5 @@ def is_near(found: Any, expected: Any, tolerance: float, floor: float = 0.0) -> 
         return bool((found == expected).all())
     if not found.numel():
         return True
-    found, expected = found.double(), expected.double()
+    found, expected = wide(found), wide(expected)
     return bool((found - expected).norm() <= tolerance * expected.norm() + floor)

@@ -21,7 +21,7 @@ def normalize(*, exchange: Meets, **given: Any) -> Any:
         given: the arguments of `torch.nn.functional.batch_norm`, all of them.
     """
     x = given["input"]
-    number = exchange.next_number()
+    number = exchange.next_number(given["running_mean"], given["weight"])
     mean, var, count = _statistics(x.detach(), number, exchange)
     running = given["running_mean"], given["running_var"]
     _update(running, (mean, var * (count / max(1, count - 1))), given["momentum"])

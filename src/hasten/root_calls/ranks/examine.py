@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import zlib
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import fields, is_dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hasten.modules import weights_of
 from hasten.root_calls.calls import leaves_among, nodes_behind
 from hasten.root_calls.own_code import partial_gradients
-from hasten.root_calls.ranks.batch import Join, check_scalar, find_join, is_near
+from hasten.root_calls.ranks.batch import Join, check_scalar, find_join, is_near, wide
 from hasten.root_calls.ranks.batch_sums import scaled_by_sums
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import gradients
@@ -236,7 +237,7 @@ def _compare_numbers(expected: list[Any], found: list[Any], tolerance: float) ->
     if [one is None for one in expected] != [one is None for one in found]:
         raise _DiffersError("other weights get gradients")
     known = [(one, other) for one, other in zip(expected, found, strict=True) if one is not None]
-    norm = max((float(one.double().norm()) for one, _ in known), default=0.0)
+    norm = max((float(wide(one).norm()) for one, _ in known), default=0.0)
     for one, other in known:
         if not is_near(other, one, tolerance, tolerance * norm):
             raise _DiffersError("its outputs or gradients differ from those of one process")
@@ -330,7 +331,7 @@ class SideEffects:
         self._held = HeldState(self._module)
         self._buffers = {id(buffer) for buffer in self._module.buffers()}
         self._generators = states()
-        self._before = self._written_to()
+        self._before, self._arrays = self._written_to(), self._checksums()
 
     def found(self, result: Any) -> str:
         """Say what helpers could not do in the script's place; empty for nothing."""
@@ -340,6 +341,8 @@ class SideEffects:
             return why
         if changed := self._held.changed():
             return f"a call of the model changes {changed}"
+        if self._checksums() != self._arrays:
+            return "a call of the model changes an array"
         if self._written_to() != self._before:
             return "a call of the model writes to its weights, their gradients or its inputs"
         if _leaves_behind(result, self._inputs) - set(map(id, weights_of(self._module))):
@@ -356,6 +359,10 @@ class SideEffects:
         found = [(id(tensor), tensor.data_ptr(), tensor._version) for tensor in tensors]
         grads = [weight.grad for weight in weights_of(self._module) if weight.grad is not None]
         return found + [(id(grad), grad.data_ptr(), grad._version) for grad in grads]
+
+    def _checksums(self) -> list[int]:
+        """Return one for each array of NumPy, which counts no writes."""
+        return [zlib.crc32(array.tobytes()) for array in self._held.arrays]
 
 
 def are_joined(result: Any) -> bool:

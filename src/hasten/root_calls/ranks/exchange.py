@@ -5,30 +5,50 @@ from __future__ import annotations
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hasten.modules import weights_of
+from hasten.root_calls.ranks.weights import others_in
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _SPIN_COUNT = 1_000
 _SLICE_S = 1.0
+_MOST_LAYERS_COUNT = 1_000_000
 
 
 class LostRankError(RuntimeError):
     """A process that computes a share has died, or does not answer."""
 
 
-class Meets(Protocol):
-    """Where the ranks of a model meet within a call: through shared memory, or a network."""
+def layers_of(module: Any) -> dict[int, int]:
+    """Number the tensors of a model from 1 on, by identity: the same in each of its copies."""
+    tensors = (*weights_of(module), *others_in(module))
+    return {id(tensor): number for number, tensor in enumerate(tensors, start=1)}
 
+
+class Meets(Protocol):
+    """Where the ranks of a model meet within a call: through shared memory, or a network.
+
+    Attributes:
+        layers: a number for each tensor of the model, by its identity.
+    """
+
+    layers: Mapping[int, int]
     _number: int = 0
 
     def begin(self) -> None:
         """Begin a call: its exchanges are numbered from 1 on."""
         self._number = 0
 
-    def next_number(self) -> int:
-        """Return the number of the next exchange of a forward pass."""
+    def next_number(self, *tensors: Any) -> int:
+        """Return the number of the next exchange of a forward pass.
+
+        Args:
+            tensors: of the layer, each of the model or None: the number tells layers apart.
+        """
         self._number += 1
-        return self._number
+        layer = next((self.layers.get(id(one), 0) for one in tensors if one is not None), 0)
+        return self._number * _MOST_LAYERS_COUNT + layer
 
     def all_reduce(self, number: int, own: Any, combine: Callable[[Any], Any]) -> Any:
         """Return what `combine` makes of the numbers of all ranks; see `Exchange`."""
@@ -42,10 +62,12 @@ class Exchange(Meets):
 
     Args:
         rows: float64 of shape (ranks + 1, 1 + numbers), in shared memory.
+        module: the model.
     """
 
-    def __init__(self, rows: Any) -> None:
+    def __init__(self, rows: Any, module: Any) -> None:
         context = get_context("fork")
+        self.layers = layers_of(module)
         self._values, self._result = rows[:-1], rows[-1]
         self.rank = 0  # of this process; 0 for that of the script
         # Called now and then while this process waits; they raise if others will not come.
@@ -86,6 +108,10 @@ class Exchange(Meets):
             for semaphore in self._go_on:
                 semaphore.release()
         return self._result.clone()
+
+    def is_waited_for(self, rank: int) -> bool:
+        """Return whether another rank waits at an exchange for the first."""
+        return bool(self._there[rank - 1].get_value())
 
     def _wait(self, semaphore: Any) -> None:
         """Wait for another rank, at first without sleeping: it is nearly always close."""

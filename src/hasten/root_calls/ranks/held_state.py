@@ -40,7 +40,8 @@ class HeldState:
         inside = _spaces_in([*self._submodules, read])
         self._spaces = [*self._submodules, *own_kinds, *inside, *_spaces_in(inside)]
         self.tensors = [*weights_of(module), *others_in(module)]
-        self._global_tensors = list(filter(_is_tensor, read.values()))
+        known = set(map(id, self.tensors))
+        self._others = [one for one in self._now() if _is_tensor(one) and id(one) not in known]
         self.accept()
         self.unwatchable = self._unwatchable({id(part) for part in submodules})
 
@@ -56,6 +57,13 @@ class HeldState:
         return ""
 
     @property
+    def arrays(self) -> list[Any]:
+        """The arrays of NumPy among what is watched."""
+        kinds = ((type(value).__module__, type(value).__name__) for value in self._values)
+        pairs = zip(self._values, kinds, strict=True)
+        return [value for value, kind in pairs if kind == ("numpy", "ndarray")]
+
+    @property
     def training(self) -> tuple[bool, ...]:
         """Whether each submodule is in training mode."""
         return tuple(part[_TRAINING] for part in self._submodules)
@@ -68,16 +76,19 @@ class HeldState:
     def accept(self) -> None:
         """Take the state as it is now for the one to compare with."""
         self._values, self._forms, self._flags = self._now(), self._forms_now(), self.training
+        self._writes = self._writes_now()
 
     def changed(self) -> str:
         """Say what has changed beside values and training modes; empty for nothing."""
         if self._forms_now() != self._forms:
             return "which weights require gradients, their layout, or how torch computes"
+        if self._writes_now() != self._writes:
+            return "a tensor that is no weight"
         now = self._now()
         if len(now) == len(self._values) and all(map(is_, now, self._values)):
             return ""
         pairs = zip(self._names(), self._values, now, strict=False)
-        others = (name for name, old, new in pairs if old is not new and name != _TRAINING)
+        others = (name for name, old, new in pairs if old is not new and name)
         return next(others, "" if len(now) == len(self._values) else "an attribute")
 
     def _now(self) -> list[Any]:
@@ -91,23 +102,30 @@ class HeldState:
         import torch
 
         found: list[Any] = [(one.requires_grad, one.dtype, one.stride()) for one in self.tensors]
-        found += [(one.data_ptr(), one._version) for one in self._global_tensors]
         found += [torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()]
         return found
 
+    def _writes_now(self) -> list[tuple[int, int]]:
+        return [(one.data_ptr(), one._version) for one in self._others]
+
     def _names(self) -> Iterator[str]:
-        for space in self._spaces:
+        """Yield the name of each value; that of a submodule's training mode is empty."""
+        for at, space in enumerate(self._spaces):
             if isinstance(space, (list, set, deque)):
                 yield from ["an element"] * len(space)
+            elif at < len(self._submodules):
+                yield from ("" if name == _TRAINING else str(name) for name in space)
             else:
                 yield from map(str, space)
         yield from (name for _, name in self._variables)
 
 
 def _is_tensor(value: Any) -> bool:
+    """Return whether a value is a tensor of which it is known where it lies, and its writes."""
     import torch
 
-    return isinstance(value, torch.Tensor)
+    is_one = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return is_one and not value.is_inference()
 
 
 def _spaces_in(spaces: list[Any]) -> list[Any]:

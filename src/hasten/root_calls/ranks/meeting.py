@@ -18,7 +18,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hasten.root_calls.own_code import is_own_file
-from hasten.root_calls.ranks.exchange import LostRankError, Meets
+from hasten.root_calls.ranks.exchange import LostRankError, Meets, layers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ class Meeting:
         try:
             self._join(team, timedelta(seconds=_START_S), timedelta(seconds=patience_s))
         except Exception as error:
-            self._end(f"the ranks cannot meet at {team.address}: {_first_line(error)}")
+            self.part(f"the ranks cannot meet at {team.address}: {_first_line(error)}")
 
     def _join(self, team: Team, start: timedelta, patience: timedelta) -> None:
         import torch
@@ -153,16 +153,18 @@ class Meeting:
         import torch
 
         totals: list[Any] = [None] * len(tensors)
+        real = [torch.view_as_real(one) if one.is_complex() else one for one in tensors]
         for dtype in (torch.float32, torch.float64):  # narrower ones are added in single precision
             is_wide = dtype is torch.float64
-            at = [n for n, one in enumerate(tensors) if (one.dtype is torch.float64) is is_wide]
+            at = [n for n, one in enumerate(real) if (one.dtype is torch.float64) is is_wide]
             if at:
-                flat = torch.cat([tensors[n].reshape(-1).to(dtype) for n in at])
+                flat = torch.cat([real[n].reshape(-1).to(dtype) for n in at])
                 self._wait(partial(self._group.allreduce, [flat]))
-                for n, part in zip(
-                    at, torch.split(flat, [tensors[n].numel() for n in at]), strict=True
-                ):
-                    totals[n] = part.view(tensors[n].shape).to(tensors[n].dtype)
+                parts = torch.split(flat, [real[n].numel() for n in at])
+                for n, part in zip(at, parts, strict=True):
+                    total = part.view(real[n].shape).to(real[n].dtype)
+                    is_complex = tensors[n].is_complex()
+                    totals[n] = torch.view_as_complex(total.clone()) if is_complex else total
         return totals
 
     def _compare(self, said: dict[str, Any]) -> list[Any]:
@@ -187,7 +189,7 @@ class Meeting:
             if _NORMALIZE in {one["doing"] for one in rows} <= {_NORMALIZE, CALL}:
                 raise LostRankError("the shares normalize by batch at different layers")
             here, there = (f"rank {n} is at {rows[n]['at']}" for n in (0, rank))
-            self._end(f"the ranks have parted: {here}, {there}, and {why}")
+            self.part(f"the ranks have parted: {here}, {there}, and {why}")
         return [one["own"] for one in rows]
 
     def all_gather(self, own: Any) -> list[Any]:
@@ -202,19 +204,26 @@ class Meeting:
         try:
             begin().wait()
         except Exception as error:
-            self._end(f"another rank has ended, or does not answer: {_first_line(error)}")
+            self.part(f"another rank has ended, or does not answer: {_first_line(error)}")
 
-    def _end(self, why: str) -> NoReturn:
+    def part(self, why: str = "") -> NoReturn:
+        """End this rank, which cannot go on with the others, and say why unless that was said.
+
+        Raises:
+            Parted: always.
+        """
         self.leave()
         self._have_parted = True
-        self._tell(f"hasten: {why}\n")
+        if why:
+            self._tell(f"hasten: {why}\n")
         raise Parted(1)
 
 
 class MeetingExchange(Meets):
     """What layers that normalize by batch exchange, among ranks that meet; see `Exchange`."""
 
-    def __init__(self, meeting: Meeting) -> None:
+    def __init__(self, meeting: Meeting, module: Any) -> None:
+        self.layers = layers_of(module)
         self._meeting = meeting
 
     def all_reduce(self, number: int, own: Any, combine: Callable[[Any], Any]) -> Any:

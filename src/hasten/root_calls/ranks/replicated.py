@@ -43,7 +43,7 @@ class ReplicatedModel:
         self.why_lost = ""
         self._share = share
         self._meeting = meeting
-        self._exchange = MeetingExchange(meeting)
+        self._exchange = MeetingExchange(meeting, root_call.module)
         self._weights = list(weights_of(root_call.module))
         self._others = others_in(root_call.module)
         self._before: list[Any] = []
@@ -156,7 +156,8 @@ class _ComputedShare:
         except Exception as error:
             self._meeting.fail(error)
         values = checksum([one for one in given if one is not None])
-        alike = {"gradients": [one is not None for one in given], "losses": values}
+        which = "".join("-+"[one is not None] for one in given)
+        alike = {"gradients": which, "losses": values}
         self._meeting.meet("go back through a model", alike)
         return self._joined(found, self._meeting.add(sums), parts)
 

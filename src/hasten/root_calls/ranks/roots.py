@@ -182,11 +182,11 @@ class Ranks:
         served = root.served
         if served is None:
             return
-        if not (changed := served.why_lost):
-            if not (changed := served.held.changed()):
-                return
+        if changed := served.held.changed():
             root.kinds.clear()
             root.drawing.clear()
+        elif not (changed := served.why_lost):
+            return
         root.served = None
         if (root.start_count - _FREE_START_COUNT) * _CALLS_PER_START_COUNT > root.call_count:
             root.why_not = f"the model changes too often: {changed}"

@@ -7,7 +7,7 @@ import signal
 from collections import deque
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import finalize
@@ -32,7 +32,7 @@ from hasten.root_calls.ranks.weights import Weights
 from hasten.root_calls.values import tensors_in, with_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from multiprocessing.connection import Connection
 
@@ -46,9 +46,12 @@ _PATIENCE_COUNT = 600
 class HelperProcess:
     """A helper, as the script's process sees it, and the memory of its messages."""
 
-    def __init__(self, connection: Connection, region: Region, pid: int) -> None:
+    def __init__(
+        self, connection: Connection, region: Region, pid: int, waits: Callable[[], bool]
+    ) -> None:
         self.region = region
         self._connection = connection
+        self._waits = waits  # tells whether it waits for this process at an exchange
         self._pid = pid
 
     def send(self, message: Any) -> None:
@@ -65,7 +68,12 @@ class HelperProcess:
             LostRankError: the helper is gone or stuck, or its share could not be computed.
         """
         # Slices are counted, not seconds: all processes of a trial may be stopped meanwhile.
-        if not any(self._connection.poll(_SLICE_S) for _ in range(_PATIENCE_COUNT)):
+        for _ in range(_PATIENCE_COUNT):
+            if self._connection.poll(_SLICE_S):
+                break
+            if self._waits():  # while this process is at none
+                raise LostRankError("a helper of the model has one more batch normalization")
+        else:
             raise LostRankError("a helper of the model does not answer")
         try:
             answer = self._connection.recv()
@@ -147,15 +155,17 @@ class SharedModel:
         self.room_bytes = room_bytes  # for the tensors of one message
         self._share = share
         self._weights = Weights(root_call.module, rank_count - 1)
-        self._exchange = Exchange(_rows(root_call.module, rank_count))
+        self._exchange = Exchange(_rows(root_call.module, rank_count), root_call.module)
         self._number = 0
         self._forgotten: deque[int] = deque()
         self._pending: SharedCall | None = None
         self._is_published = False
-        helpers = [self._start(root_call, rank) for rank in range(1, rank_count)]
+        helpers: list[HelperProcess] = []
         self._helpers = helpers
-        self._exchange.checks = [helper.check for helper in helpers]
         self._finalizer = finalize(self, _end, helpers, os.getpid())
+        for rank in range(1, rank_count):
+            helpers.append(self._start(root_call, rank))
+        self._exchange.checks = [helper.check for helper in helpers]
 
     def _start(self, root_call: RootCall, rank: int) -> HelperProcess:
         here, there = Pipe()
@@ -166,7 +176,7 @@ class SharedModel:
 
         pid = fork(serve, there.fileno())
         there.close()
-        return HelperProcess(here, region, pid)
+        return HelperProcess(here, region, pid, partial(self._exchange.is_waited_for, rank))
 
     def agreeing(self) -> AbstractContextManager[None]:
         """Return a context that does nothing: only the script's process looks at its share."""

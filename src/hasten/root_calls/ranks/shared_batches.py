@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from hasten.root_calls.ranks.meeting import Meeting, Parted
+from hasten.root_calls.ranks.meeting import Meeting
 from hasten.root_calls.ranks.replicated import ReplicatedModel
 from hasten.root_calls.ranks.roots import Ranks
 
@@ -52,7 +52,7 @@ def share_batches(
             ours.tell(f"hasten: no batch was shared: {_SMALL if ours.call_count else _NONE}\n")
 
     owner = os.getpid()
-    ours = _Shared(training, tell if not team.rank else lambda said: None)
+    ours = _Shared(training, tell if not team.rank else lambda said: None, meeting.part)
     ranks = Ranks(cast("Training", ours), team.rank_count, lambda: None, start=start)
     atexit.register(leave)
     at_last(meeting.end)
@@ -75,9 +75,12 @@ class _Shared:
 
     trial = False
 
-    def __init__(self, training: Training, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, training: Training, tell: Callable[[str], None], part: Callable[[], NoReturn]
+    ) -> None:
         self.on_function, self.compiled = training.on_function, training.compiled
         self._training = training
+        self._part = part
         self.tell = tell
         self.call_count = 0
 
@@ -94,5 +97,5 @@ class _Shared:
         """Say why nothing is shared; at the beginning, end the run, which would be in vain."""
         if self.call_count <= _BEGINNING_COUNT:
             self.tell(f"hasten: cannot share batches among the ranks: {error}\n")
-            raise Parted(1)
+            self._part()
         self.tell(f"hasten: from here on every rank computes whole batches: {error}\n")
