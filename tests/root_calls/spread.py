@@ -391,6 +391,17 @@ class Spectral(OneLayer):
         return self.layer(torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=6))
 
 
+class Settling(OneLayer):
+    """Its first call sets what later ones read."""
+
+    width = None
+
+    def forward(self, x):
+        if self.width is None:
+            self.width = x.shape[1]
+        return self.layer(x) / self.width
+
+
 class Tallied(OneLayer):
     def __init__(self):
         super().__init__()
@@ -876,6 +887,9 @@ def experts(call):
 
 
 ordinary_scene("complex_weights", Spectral, rows)
+
+
+ordinary_scene("settled_by_its_first_call", Settling, rows)
 
 
 @scene

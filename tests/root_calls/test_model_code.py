@@ -113,6 +113,21 @@ class ByLibrary(torch.distributions.transforms.Transform, nn.Module):
         return x
 
 
+class Moved(Quiet):
+    def to(self, *args, **kwargs):
+        print("moved")
+        return super().to(*args, **kwargs)
+
+    def state_dict(self, *args, **kwargs):
+        print("saved", getattr(self, "lay" + "er"))
+        return super().state_dict(*args, **kwargs)
+
+
+class ByMoving(Moved):
+    def forward(self, x):
+        return super().forward(x).to(torch.float64)
+
+
 class ByTorch(nn.TransformerEncoderLayer):
     def _ff_block(self, x):
         print(len(x))
@@ -123,11 +138,48 @@ def test_what_a_call_does_not_run_may_print() -> None:
     assert writes_out(Quiet()) == ""
     assert writes_out(Loud()) == ""
     assert writes_out(nn.Sequential(nn.Embedding(2, 2), Quiet())) == ""
+    assert writes_out(Moved()) == ""
+    assert writes_out(ByMoving()) == "to names print"
 
 
 @pytest.mark.parametrize("kind", [ByName, ByAttribute, ByElement, ByText, ByNesting, ByTable])
 def test_a_method_that_forward_reaches_is_found(kind) -> None:
     assert writes_out(kind()) in ("report names print", "save names save")
+
+
+LIBRARY = """
+import logging
+from torch import nn
+
+
+class Base(nn.Module):
+    def forward(self, x):
+        logging.getLogger(__name__).warning("once")
+        getattr(self, "prepare", None)
+        return getattr(self, f"run_{x}")(x)
+
+    def push(self):
+        print("pushed")
+"""
+
+
+def test_a_library_calls_only_methods_of_which_it_has_the_name(tmp_path, monkeypatch) -> None:
+    package = tmp_path / "site-packages" / "some_library.py"
+    package.parent.mkdir()
+    package.write_text(LIBRARY)
+    monkeypatch.syspath_prepend(package.parent)
+    base = __import__("some_library").Base
+
+    class Own(base):
+        def report(self, x):
+            print(len(x))
+
+    class Prepared(Own):
+        def prepare(self):
+            self.report([])
+
+    assert writes_out(Own()) == ""
+    assert writes_out(Prepared()) == "report names print"
 
 
 def test_a_method_that_a_library_calls_is_found() -> None:

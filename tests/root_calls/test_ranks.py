@@ -59,6 +59,7 @@ SHARED = (
     "frozen_in_between", "a_mean_of_some_in_the_end", "centred", "described",
     "attention_with_dropout", "evaluated_under_inference_mode", "parameters_in_a_list",
     "packed_sequences", "complex_weights", "a_mode_of_its_own", "a_variable_around",
+    "settled_by_its_first_call",
 )  # fmt: skip
 
 pytestmark = pytest.mark.child

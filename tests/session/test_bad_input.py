@@ -99,9 +99,15 @@ def test_a_script_of_three_steps_is_told_how_many_are_needed(project) -> None:
     [
         ("if step == 7: raise ValueError('seven')", "ValueError: seven",
          "The script failed (exit code 1) after 7 training steps."),
-        ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'",
-         "The script failed (exit code 1) before its first training step."),
-        (UNRULY, "MemoryError", "The script failed (exit code 1) after 7 training steps."),
+        pytest.param(
+            "import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'",
+            "The script failed (exit code 1) before its first training step.",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            UNRULY, "MemoryError", "The script failed (exit code 1) after 7 training steps.",
+            marks=pytest.mark.slow,
+        ),
         ("if step == 0: sys.exit(len(sys.stdin.read()) or 5)", "",
          "The script failed (exit code 5) before its first training step."),
     ],

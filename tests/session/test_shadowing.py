@@ -43,7 +43,13 @@ print("done")
 """
 APPLIED = ("--set", "intra_op_threads=1", "--set", "loader_workers=1", "--set",
           "malloc_retention=true", "--set", "sample_cache=64MiB")  # fmt: skip
-TORCH_NEEDS = ["selectors", "struct", "dataclasses"]
+
+
+def one_quick(name, *others):
+    return [name, *(pytest.param(other, marks=pytest.mark.slow) for other in others)]
+
+
+TORCH_NEEDS = one_quick("selectors", "struct", "dataclasses")
 
 
 @pytest.fixture
@@ -82,7 +88,11 @@ def test_a_module_that_torch_needs_too_is_imported_by_the_script_alone(started, 
 
 @pytest.mark.child
 @pytest.mark.parametrize(
-    ("name", "words"), [("statistics", ("train.py",)), ("shlex", ("-m", "train"))]
+    ("name", "words"),
+    [
+        ("statistics", ("train.py",)),
+        pytest.param("shlex", ("-m", "train"), marks=pytest.mark.slow),
+    ],
 )
 def test_the_output_is_that_of_plain_python(started, name, words) -> None:
     alone = "print('own module')\nOWN = True\n"
@@ -93,7 +103,9 @@ def test_the_output_is_that_of_plain_python(started, name, words) -> None:
 
 
 @pytest.mark.child
-@pytest.mark.parametrize("name", ["contextlib", "dataclasses", "importlib", "types", "warnings"])
+@pytest.mark.parametrize(
+    "name", one_quick("contextlib", "dataclasses", "importlib", "types", "warnings")
+)
 def test_what_our_start_needs_is_the_scripts_own_where_it_has_one(tmp_path, name) -> None:
     (tmp_path / f"{name}.py").write_text("OWN = 'theirs'\n")
     (tmp_path / "train.py").write_text(f"import {name}\nprint({name}.OWN)\n")

@@ -136,7 +136,8 @@ class TraitsReader:
         self.found = Traits()
         self.about_data: Callable[[int, LoaderTraits], LoaderTraits] = lambda _, loader: loader
         self._fetches = fetches
-        self._dataset = self._iterator = 0
+        self._dataset = 0
+        self._iterator: Callable[[], Any] = lambda: None  # a weak reference
         self._contents = _StepContents()
         self._trains = self._is_open = False
         self._draws = DrawWatch()
@@ -165,10 +166,10 @@ class TraitsReader:
 
         # Until something has been trained, it may be the loader of an initial evaluation.
         is_known = id(iterator._dataset) == self._dataset
-        if self._trains or (is_known and id(iterator) == self._iterator):
+        if self._trains or (is_known and self._iterator() is iterator):
             self._contents.loaded_count += is_known
             return
-        self._dataset, self._iterator = id(iterator._dataset), id(iterator)
+        self._dataset, self._iterator = id(iterator._dataset), weakref.ref(iterator)
         self._contents.loaded_count = 1
         self._draws = DrawWatch()
         # A loader without workers has no such number; None means torch's default, 2.

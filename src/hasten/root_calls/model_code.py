@@ -74,21 +74,36 @@ def model_code(module: Any, *, of_calls: bool = False) -> Iterator[tuple[CodeTyp
             yield code, space
         waiting += [("", (part, space)) for part in code.co_consts if isinstance(part, CodeType)]
         values = [where[variable] for where, variable in named_in(code, space)]
-        names = set(unnamed) if _BY_NAME & set(code.co_names) else set(code.co_names)
-        values += [value for other in names for value in unnamed.get(other, ())]
+        values += [
+            value for other in _methods_named(code, unnamed) for value in unnamed.get(other, ())
+        ]
         waiting += [("", found) for value in values for found in _functions(value)]
+
+
+def _methods_named(code: CodeType, names: Collection[str]) -> Collection[str]:
+    """Return which of some methods code may call: a library makes up no name of the script's."""
+    if not _BY_NAME & set(code.co_names):
+        return code.co_names
+    if is_own_file(code.co_filename):
+        return names
+    return sorted({*code.co_names, *(one for one in code.co_consts if isinstance(one, str))})
 
 
 def _named_only(module: Any) -> dict[str, list[Any]]:
     """Return the methods that a call can run only if code names them, by their names.
 
-    Torch may call special methods, and those that are also its own.
+    Torch may call special methods, `forward`, and those that are also of its other classes; what
+    else a module has (`to`, `train`, `state_dict`) no call runs.
     """
+    from torch.nn import Module
+
+    idle = {name for name in vars(Module) if name[0] != "_" and name != "forward"}
     found: dict[str, list[Any]] = {}
-    for kinds in {type(part).__mro__ for part in module.modules()}:
+    for kinds in dict.fromkeys(type(part).__mro__ for part in module.modules()):
         theirs = {name for kind in kinds if is_library(kind.__module__) for name in vars(kind)}
+        theirs -= idle
         for kind in (one for one in kinds if not is_library(one.__module__)):
-            for name in vars(kind).keys() - theirs:
+            for name in sorted(vars(kind).keys() - theirs):
                 is_special = name.startswith("__") and name.endswith("__")
                 if not is_special and _is_only_in_class(kind, name):
                     found.setdefault(name, []).append(vars(kind)[name])
@@ -125,7 +140,7 @@ def named_in(code: CodeType, space: Space) -> Iterator[Variable]:
     Each as the mapping that has it, which follows later changes, and its name.
     """
     names = set(code.co_names)
-    for name in {one.argval for one in get_instructions(code) if one.opname in _LOADS}:
+    for name in _loaded(code):
         where = next((one for one in (*space.maps, sys.modules) if name in one), None)
         if where is None:
             continue
@@ -138,6 +153,12 @@ def named_in(code: CodeType, space: Space) -> Iterator[Variable]:
         if is_open:
             inside: Any = vars(value)
             yield from ((inside, other) for other in names if other in inside)
+
+
+@lru_cache(maxsize=4096)
+def _loaded(code: CodeType) -> frozenset[str]:
+    """Return the names of the variables that code reads, apart from its own."""
+    return frozenset(one.argval for one in get_instructions(code) if one.opname in _LOADS)
 
 
 def is_library(name: str | None) -> bool:
@@ -185,9 +206,14 @@ class _Cells(Mapping[str, Any]):
 
 
 def writes_out(module: Any) -> str:
-    """Say where a call of a model may print or write a file; empty if nowhere."""
+    """Say where a call of a model may print or write a file; empty if nowhere.
+
+    That is in the script's own code: what a library warns of is said by the script's process, and
+    by no other.
+    """
     for code, _ in model_code(module, of_calls=True):
-        if found := _OUTWARD & set(code.co_names):
+        found = _OUTWARD & set(code.co_names)
+        if found and is_own_file(code.co_filename):
             return f"{code.co_name} names {min(found)}"
     return ""
 

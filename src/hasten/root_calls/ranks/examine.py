@@ -45,6 +45,7 @@ class SharingCheck(NamedTuple):
     draws: bool = False  # from torch's generator
     why_not: str = ""  # why the shares give something else
     is_final: bool = False  # it is no use to examine other calls of the model
+    may_settle: bool = False  # unless only the first call changes the model
 
 
 class _DiffersError(Exception):
@@ -72,7 +73,9 @@ def examine(root_call: RootCall, start: Start) -> SharingCheck:
     effects = SideEffects(root_call)
     plain = _call_plainly(root_call)
     if why := effects.found(plain.result) or _unfit(root_call, plain.result):
-        return SharingCheck(plain.result, why_not=why, is_final=True)
+        return SharingCheck(
+            plain.result, why_not=why, is_final=True, may_settle=effects.has_changed
+        )
     draws = not torch.equal(plain.before.generator, plain.after.generator)
     try:
         with redirect_stdout(io.StringIO()):  # a model that prints has done so
@@ -332,6 +335,7 @@ class SideEffects:
         self._buffers = {id(buffer) for buffer in self._module.buffers()}
         self._generators = states()
         self._before, self._arrays = self._written_to(), self._checksums()
+        self.has_changed = False  # attributes, or variables that its code reads
 
     def found(self, result: Any) -> str:
         """Say what helpers could not do in the script's place; empty for nothing."""
@@ -340,6 +344,7 @@ class SideEffects:
         if why := self._held.unwatchable:
             return why
         if changed := self._held.changed():
+            self.has_changed = True
             return f"a call of the model changes {changed}"
         if self._checksums() != self._arrays:
             return "a call of the model changes an array"

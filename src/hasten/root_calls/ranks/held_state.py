@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -151,5 +152,6 @@ def _spaces_in(spaces: list[Any]) -> list[Any]:
 
 def _variables_of(module: Any) -> list[Variable]:
     named = (one for code, space in model_code(module) for one in named_in(code, space))
-    found = {(id(where), name): (where, name) for where, name in named}
+    # The streams in `sys` are others while a call is examined.
+    found = {(id(where), name): (where, name) for where, name in named if where is not vars(sys)}
     return [(where, name) for where, name in found.values() if not isinstance(where[name], _CODE)]

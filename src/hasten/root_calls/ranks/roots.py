@@ -72,6 +72,7 @@ class _Root:
     hook_serial: int = -1  # torch's count of hooks when the model was last looked at
     why_not: str = ""  # why it stays in one process
     is_loss: bool = False  # it has no weights
+    has_settled: bool = False  # its first call has set attributes, and others may not
 
     @property
     def why_unshared(self) -> str:
@@ -235,6 +236,9 @@ class Ranks:
         before, begun_s = root.kinds.get(exact) or root.kinds.get(loose), time.perf_counter()
         seen = examine(root_call, start)
         self._training.compiled(time.perf_counter() - begun_s)  # paid once, too
+        if seen.may_settle and not root.has_settled:
+            root.has_settled = True
+            return seen.result
         if seen.draws:
             root.drawing.add(loose)
         if seen.is_final:
