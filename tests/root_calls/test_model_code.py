@@ -155,7 +155,8 @@ from torch import nn
 class Base(nn.Module):
     def forward(self, x):
         logging.getLogger(__name__).warning("once")
-        getattr(self, "prepare", None)
+        for name in ("prepare", "begin"):
+            getattr(self, name, lambda: None)()
         return getattr(self, f"run_{x}")(x)
 
     def push(self):

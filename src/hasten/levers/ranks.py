@@ -7,11 +7,12 @@ Hurts: models that fill the cores already, small batches, and calls that take le
     memory for activations and gradients, and cores from loader workers.
 Maths: rounding. Gradients of the shares are added. Normalization by batch takes the statistics of
     the whole batch; `dropout`, `rand`, `randn` and their kin draw for the whole batch. The first
-    call of each kind is made in one process, too; where outputs, gradients or buffers differ, as
-    where samples of a batch depend on one another, such calls stay there. So do models that return
-    a mean of what values select (hard examples, an ignored label) or one that is clamped, models
-    with hooks, those that change attributes in a call, those whose code may print, log or write
-    files, and all models of a script that asks for second derivatives.
+    call of each kind, and now and then a later one, is made in one process, too; where outputs,
+    gradients or buffers differ, as where samples of a batch depend on one another, such calls stay
+    there. So do models that return a mean of what values select (hard examples, an ignored label)
+    or one that is clamped, models with hooks, those that change attributes in a call after their
+    first, those of whose own code a call may print, log or write files, and all models of a script
+    that asks for second derivatives.
 Source: https://docs.pytorch.org/docs/stable/notes/ddp.html
 """
 

@@ -86,7 +86,9 @@ def _methods_named(code: CodeType, names: Collection[str]) -> Collection[str]:
         return code.co_names
     if is_own_file(code.co_filename):
         return names
-    return sorted({*code.co_names, *(one for one in code.co_consts if isinstance(one, str))})
+    tuples = [one if isinstance(one, tuple) else (one,) for one in code.co_consts]
+    texts = (one for parts in tuples for one in parts if isinstance(one, str))
+    return sorted({*code.co_names, *texts})
 
 
 def _named_only(module: Any) -> dict[str, list[Any]]:

@@ -153,7 +153,9 @@ class Meeting:
         import torch
 
         totals: list[Any] = [None] * len(tensors)
-        real = [torch.view_as_real(one) if one.is_complex() else one for one in tensors]
+        real = [
+            torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in tensors
+        ]
         for dtype in (torch.float32, torch.float64):  # narrower ones are added in single precision
             is_wide = dtype is torch.float64
             at = [n for n, one in enumerate(real) if (one.dtype is torch.float64) is is_wide]
@@ -247,7 +249,7 @@ def checksum(tensors: Sequence[Any]) -> int:
 def _as_bytes(tensor: Any) -> Any:
     import torch
 
-    return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+    return tensor.detach().resolve_conj().reshape(-1).contiguous().view(torch.uint8)
 
 
 def _outline(tensor: Any) -> tuple[int, int, bool]:
