@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hasten.errors import UsageError
 from hasten.records import Entry, Plan, Workload
+from hasten.root_calls.ranks.shared_batches import _Shared
 from hasten.session import shared_run
 from hasten.trials.process import Isolation
 
@@ -362,3 +364,38 @@ def test_where_the_kernel_guards_no_files_the_user_is_told(monkeypatch, capfd, t
     assert told.err.startswith("hasten: neither the overlay nor Landlock works here: ")
     assert told.err.endswith("rank 1: why\n")
     assert not told.out
+
+
+def test_a_rank_that_was_told_to_outlive_its_terminal_does(monkeypatch) -> None:
+    def start(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hasten.trials.process.Process.start", start)
+    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in numbers}
+    workload = SimpleNamespace(cwd="/", command=["true"])
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with pytest.raises(KeyboardInterrupt):
+            shared_run.run_aside(workload, {}, 2)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is not before[signal.SIGTERM]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_run_in_which_nothing_can_be_shared_parts_from_the_others() -> None:
+    def part():
+        raise SystemExit(1)
+
+    training, told = SimpleNamespace(on_function=None, compiled=None), []
+    shared = _Shared(training, told.append, part)
+    with pytest.raises(SystemExit):
+        shared.excuse(RuntimeError("the model has hooks"))
+    shared.call_count = 101
+    shared.excuse(RuntimeError("the model changes too often"))
+    assert [line.partition(": ")[2].partition(":")[0] for line in told] == [
+        "cannot share batches among the ranks",
+        "from here on every rank computes whole batches",
+    ]
