@@ -60,9 +60,9 @@ class HeldState:
     @property
     def arrays(self) -> list[Any]:
         """The arrays of NumPy among what is watched."""
-        kinds = ((type(value).__module__, type(value).__name__) for value in self._values)
-        pairs = zip(self._values, kinds, strict=True)
-        return [value for value, kind in pairs if kind == ("numpy", "ndarray")]
+        kind = "numpy", "ndarray"  # which need not be imported
+        values = self._values
+        return [one for one in values if (type(one).__module__, type(one).__name__) == kind]
 
     @property
     def training(self) -> tuple[bool, ...]:

@@ -164,10 +164,11 @@ class Meeting:
                 self._wait(partial(self._group.allreduce, [flat]))
                 parts = torch.split(flat, [real[n].numel() for n in at])
                 for n, part in zip(at, parts, strict=True):
-                    total = part.view(real[n].shape).to(real[n].dtype)
-                    is_complex = tensors[n].is_complex()
-                    totals[n] = torch.view_as_complex(total.clone()) if is_complex else total
-        return totals
+                    totals[n] = part.view(real[n].shape).to(real[n].dtype)
+        return [
+            torch.view_as_complex(total.clone()) if one.is_complex() else total
+            for one, total in zip(tensors, totals, strict=True)
+        ]
 
     def _compare(self, said: dict[str, Any]) -> list[Any]:
         import torch
