@@ -1,5 +1,7 @@
 """What tests of several stages share."""
 
+import contextlib
+import functools
 import json
 import os
 import signal
@@ -29,6 +31,7 @@ def _load(path):
 
 
 suite = _load(Path(__file__).with_name("suite.py"))
+TORCH = ("torch", "torch._dynamo")  # the first optimizer would import the second
 LOOK_S = 1.0
 SESSION = uuid.uuid4().hex
 # How long an example takes is a matter of who else is on the machine.
@@ -90,22 +93,37 @@ def eventually():
 
 
 @pytest.fixture(scope="session")
-def warm_python():
-    """What stands for `python` where a test need not see it start (see warm_python.py)."""
+def python_with():
+    """Return what stands for `python` with modules loaded, where a test need not see it start.
+
+    See warm_python.py.
+    """
     if sys.platform != "linux":
-        yield sys.executable
+        yield lambda *_: sys.executable
         return
-    here = Path(__file__).with_name("warm_python.py")
-    with _load(here).served(ENVIRONMENT) as client:
-        yield client
+    served = _load(Path(__file__).with_name("warm_python.py")).served
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda *more: stack.enter_context(served(ENVIRONMENT, *TORCH, *more)))
 
 
 @pytest.fixture(scope="session")
-def gathered(warm_python):
+def warm_python(python_with):
+    """What stands for `python`, with torch loaded."""
+    return python_with()
+
+
+@pytest.fixture(scope="session")
+def child_python(python_with):
+    """The same with what trials and real runs load of hasten, where nobody asks when it comes."""
+    return python_with("hasten.child", "hasten.instrument.watch", "hasten.loader.engine")
+
+
+@pytest.fixture(scope="session")
+def gathered(child_python):
     """Run a program and return the `facts` that it gathered; `fresh` lets the test see it start."""
 
     def run(program: str, *, timeout_s: float = 600.0, fresh: bool = False):
-        python = sys.executable if fresh else warm_python
+        python = sys.executable if fresh else child_python
         done = subprocess.run(
             [python, "-c", f"{program}\nprint(json.dumps(facts))"],
             capture_output=True, text=True, timeout=timeout_s, check=False, env=ENVIRONMENT,

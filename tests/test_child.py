@@ -43,7 +43,7 @@ print([(engine.request.count, len(engine.setups), len(engine.offers)) for engine
 """
 
 
-def python(code, plan=None, *, mode=Mode.RUN, cwd=None, path="", **details):
+def python(code, plan=None, *, mode=Mode.RUN, path="", start=sys.executable, **details):
     """Run code in a process that hasten comes into; without a plan, plainly."""
     env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
     if path:
@@ -51,9 +51,19 @@ def python(code, plan=None, *, mode=Mode.RUN, cwd=None, path="", **details):
     if plan is not None:
         env = environment(plan, mode=mode, env=env, **details)
     return subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=cwd, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+        [start, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def begun(warm_python, tmp_path):
+    """Run code as `python` does, where torch is there already; `first` runs before hasten comes."""
+
+    def run(code, plan, *, first="", **details):
+        (tmp_path / "sitecustomize.py").write_text(first)
+        return python(code, plan, start=warm_python, path=str(tmp_path), **details)
+
+    return run
 
 
 @cache
@@ -243,7 +253,7 @@ def test_an_empty_plan_gives_the_output_of_plain_python() -> None:
 
 
 @pytest.mark.child
-def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -> None:
+def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(begun) -> None:
     broken = (
         "import hasten.levers.fused_optimizer as fused\n"
         "import hasten.levers.intra_op_threads as threads\n"
@@ -255,7 +265,7 @@ def test_a_lever_that_raises_in_a_real_run_is_left_out_with_one_line(tmp_path) -
         "threads.LEVER = dataclasses.replace(threads.LEVER, apply=at_once)\n"
     )
     plan = Plan().with_lever("fused_optimizer", True).with_lever("intra_op_threads", 1)
-    done = python(broken + TRAINING, plan)
+    done = begun(TRAINING, plan, first=broken)
     assert done.stderr.splitlines() == [
         "hasten: left out intra_op_threads=1: at once",
         "hasten: left out fused_optimizer=True: later",
@@ -292,9 +302,11 @@ rms = lambda table, line: torch.optim.RMSprop(line.parameters())
         ("dense", "first", None),
     ],
 )
-def test_a_lever_that_no_optimizer_can_have_is_left_out_with_one_line(kind, optimizers, told):
+def test_a_lever_that_no_optimizer_can_have_is_left_out_with_one_line(
+    begun, kind, optimizers, told
+) -> None:
     code = UNFIT.format(kind=kind) + f"loop({optimizers})\n"
-    done = python(code, Plan().with_lever("fused_optimizer", True))
+    done = begun(code, Plan().with_lever("fused_optimizer", True))
     line = f"hasten: left out fused_optimizer=True: {told}"
     assert done.stderr.splitlines() == ([line] if told else [])
     assert done.returncode == 0
@@ -334,10 +346,11 @@ print(*map(len, (optimizer._global_optimizer_pre_hooks, optimizer._global_optimi
 
 @pytest.mark.child
 @pytest.mark.parametrize("lacks", LACKS.values(), ids=LACKS)
-def test_a_real_run_goes_on_under_plain_torch_where_ours_does_not_fit_it(lacks) -> None:
+def test_a_real_run_goes_on_under_plain_torch_where_ours_does_not_fit_it(begun, lacks) -> None:
     plan = Plan().with_lever("intra_op_threads", 3).with_lever("fused_optimizer", True)
     broken = BROKEN.format(lacks=lacks)
-    done = python(broken + OURS + TRAINING, plan, envelope=asdict(LossEnvelope(moves=(0.1,))))
+    envelope = asdict(LossEnvelope(moves=(0.1,)))
+    done = begun(OURS + TRAINING, plan, first=broken, envelope=envelope)
     plain = plainly(OURS + TRAINING)
     assert plain.returncode == 0, plain.stderr
     assert (done.stdout, done.returncode) == (plain.stdout, 0), done.stderr
@@ -361,28 +374,29 @@ OWN_STDERR = {"a log": "log = sys.stderr = io.StringIO()", "none": "sys.stderr.c
 
 @pytest.mark.child
 @pytest.mark.parametrize("own", OWN_STDERR.values(), ids=OWN_STDERR)
-def test_what_the_script_has_in_place_of_stderr_gets_no_line(own) -> None:
-    code = (
-        "import dataclasses, io, sys\n"
-        "import hasten.levers.intra_op_threads as threads\n"
-        "def at_once(training, setting): raise ArithmeticError('at once')\n"
-        "threads.LEVER = dataclasses.replace(threads.LEVER, apply=at_once)\n"
-        f"{own}\n{TRAINING}\nprint(log and log.getvalue())"
+def test_what_the_script_has_in_place_of_stderr_gets_no_line(begun, own) -> None:
+    broken = (
+        "import dataclasses\n"
+        "import hasten.levers.fused_optimizer as fused\n"
+        "def later(optimizer): raise ArithmeticError('later')\n"
+        "fused.LEVER = dataclasses.replace(\n"
+        "    fused.LEVER, apply=lambda training, setting: training.on_optimizer(later))\n"
     )
-    done = python(code, Plan().with_lever("intra_op_threads", 1))
+    code = f"import io, sys\n{own}\n{TRAINING}\nprint(log and log.getvalue())"
+    done = begun(code, Plan().with_lever("fused_optimizer", True), first=broken)
     assert done.returncode == 0
     assert done.stdout.endswith(f"\n{'' if own.startswith('log') else None}\n")
 
 
 @pytest.mark.child
-def test_a_reason_of_several_lines_is_told_by_its_first(tmp_path) -> None:
+def test_a_reason_of_several_lines_is_told_by_its_first(begun) -> None:
     broken = (
         "import hasten.levers.intra_op_threads as threads\n"
         "import dataclasses\n"
         "def at_once(training, setting): raise ArithmeticError('first\\n  second\\n')\n"
         "threads.LEVER = dataclasses.replace(threads.LEVER, apply=at_once)\n"
     )
-    done = python(broken + TRAINING, Plan().with_lever("intra_op_threads", 1))
+    done = begun(TRAINING, Plan().with_lever("intra_op_threads", 1), first=broken)
     assert done.stderr == "hasten: left out intra_op_threads=1: first\n"
 
 
@@ -425,19 +439,19 @@ def test_all_levers_of_a_real_run_act_on_the_same_loaders() -> None:
 
 
 @pytest.mark.child
-def test_a_run_whose_levers_leave_loaders_alone_has_no_data_engine() -> None:
+def test_a_run_whose_levers_leave_loaders_alone_has_no_data_engine(begun) -> None:
     code = f"{TRAINING}\nimport sys\nprint('hasten.loader.engine' in sys.modules)"
-    apart = python(code, Plan().with_lever("fused_optimizer", True))
+    apart = begun(code, Plan().with_lever("fused_optimizer", True))
     assert apart.stdout.endswith("False\n"), apart.stderr
-    assert python(code, Plan().with_lever("loader_workers", 2)).stdout.endswith("True\n")
+    assert begun(code, Plan().with_lever("loader_workers", 2)).stdout.endswith("True\n")
 
 
 @pytest.mark.child
-def test_a_lever_that_is_not_installed_is_left_out_of_a_real_run() -> None:
+def test_a_lever_that_is_not_installed_is_left_out_of_a_real_run(warm_python) -> None:
     order = json.dumps({"mode": "run", "plan": {"no_such_lever": 1}})
     env = {**environment(Plan(), mode=Mode.RUN, env=os.environ), "HASTEN_CHILD": order}
     done = subprocess.run(
-        [sys.executable, "-c", TRAINING], env=env, capture_output=True, text=True, check=True,
+        [warm_python, "-c", TRAINING], env=env, capture_output=True, text=True, check=True,
         timeout=60,
     )  # fmt: skip
     assert len(done.stderr.splitlines()) == 1
@@ -445,8 +459,8 @@ def test_a_lever_that_is_not_installed_is_left_out_of_a_real_run() -> None:
 
 
 @pytest.mark.child
-def test_a_helper_that_starts_after_the_trainer_was_found_is_left_alone(tmp_path) -> None:
-    done = python(TRAINING, Plan(), mode=Mode.TRIAL, socket=str(tmp_path / "gone"))
+def test_a_helper_that_starts_after_the_trainer_was_found_is_left_alone(begun, tmp_path) -> None:
+    done = begun(TRAINING, Plan(), mode=Mode.TRIAL, socket=str(tmp_path / "gone"))
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -475,10 +489,10 @@ def test_a_trial_begins_no_run_of_a_tracker_whatever_the_script_asks_for(
 
 
 @pytest.mark.child
-def test_a_process_beside_the_one_that_is_followed_goes_on_by_itself(tmp_path) -> None:
+def test_a_process_beside_the_one_that_is_followed_goes_on_by_itself(begun, tmp_path) -> None:
     listener = Listener(tmp_path / "s")
     with ThreadPoolExecutor(1) as pool:
-        two = pool.submit(python, TRAINING, Plan(), mode=Mode.TRIAL, socket=str(tmp_path / "s"))
+        two = pool.submit(begun, TRAINING, Plan(), mode=Mode.TRIAL, socket=str(tmp_path / "s"))
         channel, _ = listener.adopt(Attached, until=time.monotonic() + 60, alive=lambda: True)
         channel.close()  # as where another rank said first that it trains
         listener.close()

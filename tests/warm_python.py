@@ -94,8 +94,9 @@ def _end_at_once(run):
         code = 1
     threading._shutdown()
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
     os._exit(code & 0xFF)
 
 
@@ -128,7 +129,11 @@ def _serve(listener):
 
 @contextlib.contextmanager
 def served(env, *modules):
-    """Serve Pythons in this environment that have these modules already, or torch.
+    """Serve Pythons in this environment that have these modules already, and have made these calls.
+
+    Args:
+        env: the environment.
+        modules: their names; `module:function` calls a function, too.
 
     Yields:
         the path of the program that stands for `python`.
@@ -154,8 +159,11 @@ def served(env, *modules):
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the tests
-    for name in sys.argv[2:] or ("torch", "torch._dynamo"):  # the first optimizer would import it
-        importlib.import_module(name)
+    for name in sys.argv[2:]:
+        module, _, call = name.partition(":")
+        loaded = importlib.import_module(module)
+        if call:
+            getattr(loaded, call)()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

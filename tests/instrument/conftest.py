@@ -1,5 +1,6 @@
 """What the tests of attach share: scripts that run plainly, and the same ones under a trial."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -16,21 +17,6 @@ from hasten.records import Entry, Plan, Workload
 from hasten.trials.process import Isolation
 from hasten.trials.trial_process import TrialProcess
 
-# Runs each script as plain Python would, in a fork: torch is imported once.
-PLAIN = r"""
-import os, runpy, sys
-import numpy, torch, torch._dynamo
-for path in sys.argv[1:]:
-    pid = os.fork()
-    if not pid:
-        with open(path + ".out", "w") as out:
-            sys.stdout = out
-            sys.argv = [path]
-            runpy.run_path(path, run_name="__main__")
-            out.flush()
-        os._exit(0)
-    os.waitpid(pid, 0)
-"""
 COUNT, EXAMINED_COUNT = 6, 4
 COLD = {"plain", "spawn workers"}  # see how Python starts
 
@@ -84,28 +70,35 @@ def scripts(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def plain(scripts) -> dict[str, str]:
-    """What each script prints under plain Python."""
-    forking = [str(path) for name, path in scripts.items() if name != "spawn workers"]
-    env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
-    subprocess.run([sys.executable, "-c", PLAIN, *forking], env=env, check=True, timeout=200)
-    printed = {name: Path(f"{path}.out") for name, path in scripts.items()}
-    spawning = scripts["spawn workers"]
-    with printed["spawn workers"].open("w") as out:
-        subprocess.run([sys.executable, str(spawning)], env=env, check=True, stdout=out)
-    return {name: path.read_text() for name, path in printed.items()}
+def python_of(child_python):
+    """Return what stands for `python` for a script, by its name."""
+    return lambda name: sys.executable if name in COLD else child_python
 
 
 @pytest.fixture(scope="session")
-def trial(scripts, warm_python):
+def plain(scripts, python_of):
+    """Run a script by name as plain Python would; return what it prints. Each runs once."""
+    env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+
+    @functools.cache
+    def run(name: str) -> str:
+        argv = [python_of(name), str(scripts[name])]
+        return subprocess.run(
+            argv, env=env, check=True, timeout=200, stdout=subprocess.PIPE, text=True
+        ).stdout
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trial(scripts, python_of):
     """Run a script by name under a trial; each runs once, whoever asks."""
     done: dict[Any, Trial] = {}
 
     def run(name: str, *, turns=((0, 0, COUNT, True),)) -> Trial:
         key = (name, tuple(turns))
         if key not in done:
-            python = sys.executable if name in COLD else warm_python
-            done[key] = attach(scripts[name], turns=turns, python=python)
+            done[key] = attach(scripts[name], turns=turns, python=python_of(name))
         return done[key]
 
     return run

@@ -65,7 +65,7 @@ for number, batch in enumerate(DataLoader(Numbers(4000), batch_size=2, num_worke
 def started(tmp_path):
     """Start a script, under a plan or plainly, in a session of its own."""
 
-    def start(code, plan=None):
+    def start(code, plan=None, python=sys.executable):
         (tmp_path / "script.py").write_text(HEAD + code)
         env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
         if plan is not None:
@@ -73,7 +73,7 @@ def started(tmp_path):
                 plan, mode=Mode.RUN, env=env, assumed=frozenset({"dataset-unchanged"})
             )
         return subprocess.Popen(
-            [sys.executable, str(tmp_path / "script.py")], env=env, text=True,
+            [python, str(tmp_path / "script.py")], env=env, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
@@ -82,11 +82,11 @@ def started(tmp_path):
 
 
 @pytest.fixture
-def ran(started):
+def ran(started, child_python):
     """Run a script to its end; return its exit status, what it printed and its complaints."""
 
-    def run(code, plan=None, timeout_s=120.0):
-        process = started(code, plan)
+    def run(code, plan=None, timeout_s=120.0, python=child_python):
+        process = started(code, plan, python)
         try:
             out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -196,7 +196,7 @@ if __name__ == "__main__":
         Draws(12), 2, shuffle=True, num_workers=2, multiprocessing_context={method!r})])
 """
     plan = workers(2, sample_cache="64MiB", worker_threads=1)
-    before, after = ran(code), ran(code, plan)
+    before, after = (ran(code, each, python=sys.executable) for each in (None, plan))
     assert after[:2] == before[:2]
     assert after[0] == 0
 
@@ -207,7 +207,7 @@ def test_the_start_method_stays_for_the_script_to_choose(ran) -> None:
         "torch.multiprocessing.set_start_method('spawn')\n"
         "print(total(DataLoader(Numbers(), batch_size=2)))\n"
     )
-    assert ran(code, workers(2)) == (0, "780.0\n", "")
+    assert ran(code, workers(2), python=sys.executable) == (0, "780.0\n", "")
 
 
 def test_items_may_use_loaders_of_their_own(ran) -> None:
