@@ -6,6 +6,7 @@ import graphlib
 import importlib
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -78,9 +79,10 @@ SENTENCES = {"why", "reason", "note", "message", "remedy", "sentence", "failure"
 HEAVY = {"torch", "numpy", "rich", "typer", "msgspec", "tomlkit", "IPython"}
 
 
+@cache
 def modules():
-    for path in sorted(SRC.rglob("*.py")):
-        yield path.relative_to(SRC), ast.parse(path.read_text())
+    paths = sorted(SRC.rglob("*.py"))
+    return [(path.relative_to(SRC), ast.parse(path.read_text())) for path in paths]
 
 
 def imports(tree, *, top_only=False):

@@ -85,7 +85,7 @@ def test_a_script_that_never_trains_is_given_up_after_the_patience(project) -> N
 @pytest.mark.child
 def test_a_script_of_three_steps_is_told_how_many_are_needed(project) -> None:
     project.script()
-    ended = refused(project, *PROFILE, "train.py", env={"STEPS": "3"})
+    ended = refused(project, *PROFILE, "train.py", env={"STEPS": "4"})
     assert ended.code == 3
     assert ended.said == [
         "The script ended after 3 training steps, and a measurement needs at least 14.",
@@ -97,7 +97,7 @@ def test_a_script_of_three_steps_is_told_how_many_are_needed(project) -> None:
 @pytest.mark.parametrize(
     ("at", "words", "message"),
     [
-        ("if step == 7: raise ValueError('seven')", "ValueError: seven",
+        ("if step == 8: raise ValueError('seven')", "ValueError: seven",
          "The script failed (exit code 1) after 7 training steps."),
         pytest.param(
             "import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from math import inf
+from types import SimpleNamespace
 
 import pytest
 
@@ -147,9 +148,10 @@ def tuned(monkeypatch, tmp_path):
         script = FakeScript(cost=cost, start_s=start_s, **({"noise": steady(0.02)} | details))
         run.script = script
 
-        def doctor(python, *, patience_s):
+        @contextmanager
+        def survey(python, *, patience_s):
             script.spent_s += min(DOCTOR_S, patience_s)
-            return LAPTOP
+            yield SimpleNamespace(machine=LAPTOP, complete=lambda: LAPTOP)
 
         @contextmanager
         def open_runner(workload, options, facts, code, *, deadline):
@@ -166,7 +168,7 @@ def tuned(monkeypatch, tmp_path):
 
         if findings:
             monkeypatch.setattr(watching, "examine", found)
-        monkeypatch.setattr(setup, "doctor", doctor)
+        monkeypatch.setattr(setup, "MachineSurvey", survey)
         monkeypatch.setattr(setup, "open_runner", open_runner)
         prover = make_prover(script, slower_ratio=slower_ratio, rejected=rejected)
         monkeypatch.setattr(settlement, "open_prover", prover)

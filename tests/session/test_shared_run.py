@@ -93,15 +93,17 @@ from torch import nn
 aside = os.environ.get("WANDB_MODE") == "disabled"
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
+weights = list(model.parameters())
 for step in range(10):
     x = torch.randn(8, 6)
     if step == 5:
         FAULT
     loss = model(x).square().mean()
-    optimizer.zero_grad()
     loss.backward()
-    optimizer.step()
+    with torch.no_grad():
+        for weight in weights:
+            weight -= 0.1 * weight.grad
+    model.zero_grad()
 open("done", "w").close()
 """
 

@@ -1,6 +1,6 @@
 """Stage 1. Read what this machine gives a job; write nothing."""
 
-from hasten.machine.probe import probe_torch
-from hasten.machine.survey import read
+from hasten.machine.probe import TorchProbe, probe_torch
+from hasten.machine.survey import read, with_torch
 
-__all__ = ["probe_torch", "read"]
+__all__ = ["TorchProbe", "probe_torch", "read", "with_torch"]

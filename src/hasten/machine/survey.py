@@ -65,13 +65,30 @@ def read(
         ),
         memory=read_memory(root, shm=shm),
         pressure=read_pressure(root, thread_count=cpu.thread_count),
-        torch=probe() if probe else None,
         device_files=tuple(sorted(str(path) for path in _device_files(root))),
         gpu=_gpu(root),
         system=" ".join(filter(None, kernel)),
         python_version=platform.python_version(),
     )
-    found = caveats.find(machine, env, torch_asked=probe is not None, ends_as_one=ends_as_one(root))
+    if probe is not None:
+        return with_torch(machine, probe(), root=root, env=env)
+    return _judged(machine, root, env, torch_asked=False)
+
+
+def with_torch(
+    machine: Machine,
+    torch: Torch | None,
+    *,
+    root: Path = _REAL,
+    env: Mapping[str, str] = os.environ,
+) -> Machine:
+    """Return a machine with what torch has told, None where it could not be asked."""
+    return _judged(replace(machine, torch=torch), root, env, torch_asked=True)
+
+
+def _judged(machine: Machine, root: Path, env: Mapping[str, str], *, torch_asked: bool) -> Machine:
+    """Return a machine with what is wrong with it."""
+    found = caveats.find(machine, env, torch_asked=torch_asked, ends_as_one=ends_as_one(root))
     return replace(machine, caveats=found)
 
 

@@ -41,6 +41,7 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
     from hasten.records import Profiling
     from hasten.session.examine import examine
     from hasten.session.observe import (
+        begin,
         idle_note,
         measure_own_cost,
         observe,
@@ -50,8 +51,12 @@ def profile(workload: Workload, options: Options, view: Watcher) -> Profiling:
 
     notes = setup.protect(workload, options, view)
     view.stage("profile", "starting the script")
-    facts = setup.doctor(workload.python)
-    with setup.open_runner(workload, options, facts) as runner:
+    with (
+        setup.MachineSurvey(workload.python) as survey,
+        setup.open_runner(workload, options, survey.machine) as runner,
+    ):
+        begin(runner, options.applied)
+        facts = survey.complete()
         seen = observe(runner, options.applied, step_count=options.step_count)
         view.profiled(seen)
         view.stage("profile", "what watching costs")

@@ -28,6 +28,20 @@ _OVERHEAD_MOST_COUNT = 120
 _READ_AGAIN_RATIO = 1 / 3
 
 
+def begin(runner: TrialRunner, plan: Plan) -> None:
+    """Start the script under `plan`, and run its first steps.
+
+    Raises:
+        TooFewSteps: it ends before anything can be measured.
+    """
+
+    def run() -> None:
+        runner.pace.room(1, spent_count=1)
+        runner.children.trial(plan)
+
+    runner.repeat(run)
+
+
 def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -> Profile:
     """Profile `step_count` steps of the script under `plan`; by default some seconds of them."""
     pace = runner.pace

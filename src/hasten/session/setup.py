@@ -6,10 +6,12 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hasten.errors import IsolationFailed, UsageError
 from hasten.records import Entry
@@ -25,13 +27,58 @@ if TYPE_CHECKING:
 _LACK = "Neither the overlay nor Landlock works here"
 _ASKS = "from importlib.metadata import version; print(version('torch'))"
 _PATIENCE_S = 20.0
+_LEAST_CORES = 2
+# What a script that has started may use itself by the time that torch answers.
+_OF_OTHERS = ("accelerator_busy_ratio", "accelerator_free_bytes")
 
 
-def doctor(python: str, *, patience_s: float = 60.0) -> Machine:
+class MachineSurvey:
+    """The facts of this machine, and those of torch under `python` once it has answered.
+
+    To ask torch takes seconds. A script may be started meanwhile where each has a core; beside an
+    accelerator it waits, or its own use would look like that of others.
+
+    Attributes:
+        machine: the facts without torch, as they were before a script was started.
+    """
+
+    def __init__(self, python: str, *, patience_s: float = 60.0) -> None:
+        from hasten import machine
+
+        self.machine = machine.read()
+        self._probe = machine.TorchProbe(python)
+        self._until_s = time.monotonic() + patience_s
+        self._complete: Machine | None = None
+        if self.machine.budget.core_count < _LEAST_CORES or self.machine.device_files:
+            self._complete = self._asked()
+
+    def __enter__(self) -> MachineSurvey:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._probe.end()
+
+    def complete(self) -> Machine:
+        """Wait for torch, and return all facts."""
+        if self._complete is None:
+            self._complete = self._asked(unknown=_OF_OTHERS)
+        return self._complete
+
+    def _asked(self, unknown: tuple[str, ...] = ()) -> Machine:
+        from hasten.machine import with_torch
+
+        torch = self._probe.answer(self._until_s - time.monotonic())
+        if torch is not None:
+            nothing: dict[str, Any] = dict.fromkeys(unknown)
+            torch = replace(torch, **nothing)
+        return with_torch(self.machine, torch)
+
+
+def doctor(python: str) -> Machine:
     """Return the facts of this machine, and those of torch under `python` if it answers in time."""
     from hasten import machine
 
-    return machine.read(probe=lambda: machine.probe_torch(python, patience_s))
+    return machine.read(probe=lambda: machine.probe_torch(python))
 
 
 def glance(workload: Workload) -> Machine:

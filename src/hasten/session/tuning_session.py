@@ -28,7 +28,7 @@ from hasten.units import times
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from hasten.records import LeverReport, Machine, Plan, Proof, Workload
+    from hasten.records import LeverReport, Plan, Proof, Workload
     from hasten.search.costs import Costs
     from hasten.session.options import Options, Watcher
     from hasten.session.watching import Watched
@@ -87,7 +87,6 @@ class TuningSession:
             KeyboardInterrupt: the user stopped it before there was anything to keep.
         """
         self._view.stage("machine", "reading what this job may use")
-        machine = setup.doctor(self._workload.python, patience_s=self._deadline.left_s)
         workload, options, view, deadline = (
             self._workload, self._options, self._view, self._deadline,
         )  # fmt: skip
@@ -95,11 +94,12 @@ class TuningSession:
         kept = setup.kept_code(workload)
         with (
             suppress(KeyboardInterrupt),  # while the children end: there is an answer
+            setup.MachineSurvey(workload.python, patience_s=deadline.left_s) as survey,
             CompiledCode(kept) as code,
-            setup.open_runner(workload, options, machine, code, deadline=deadline) as runner,
+            setup.open_runner(workload, options, survey.machine, code, deadline=deadline) as runner,
         ):
             runner.starts.is_kept = is_handed_out(kept)
-            watched = self._watch(runner, machine)
+            watched = self._watch(runner, survey)
             self._runner, self._watched = runner, watched
             self._decisions = Decisions(rows=[*watched.left_out])
             self._decisions.notes += watched.notes
@@ -125,17 +125,17 @@ class TuningSession:
             raise KeyboardInterrupt
         return found
 
-    def _watch(self, runner: TrialRunner, machine: Machine) -> Watched:
+    def _watch(self, runner: TrialRunner, survey: setup.MachineSurvey) -> Watched:
         try:
             return watch(
-                self._workload, self._options, self._view, runner, machine, spent_s=self._spent_s
+                self._workload, self._options, self._view, runner, survey, spent_s=self._spent_s
             )
         except OutOfTime:
             costs = first_costs(runner, self._spent_s())
             try:
                 refuse_too_short(self._options.budget_s, self._spent_s(), costs)
             except UsageError as refused:
-                raise with_findings(refused, Diagnosis(), machine) from None
+                raise with_findings(refused, Diagnosis(), survey.machine) from None
             raise
 
     def _search(self) -> Tuning:

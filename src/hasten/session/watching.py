@@ -14,7 +14,7 @@ from hasten.session.candidates import advice, find_candidates
 from hasten.session.examine import examine
 from hasten.session.journals import open_journal
 from hasten.session.measured_costs import costs_of, first_costs
-from hasten.session.observe import idle_note, observe, others_note, step_note, where
+from hasten.session.observe import begin, idle_note, observe, others_note, step_note, where
 from hasten.units import percent
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from hasten.records import Diagnosis, LeverReport, Machine, Profile, Traits, Workload
     from hasten.session.options import Options, Watcher
+    from hasten.session.setup import MachineSurvey
     from hasten.trials.runner import TrialRunner
 
 _SHOWN_COUNT = 3
@@ -125,7 +126,7 @@ def refuse_other_machines(traits: Traits) -> None:
 
 
 def watch(
-    workload: Workload, options: Options, view: Watcher, runner: TrialRunner, machine: Machine,
+    workload: Workload, options: Options, view: Watcher, runner: TrialRunner, survey: MachineSurvey,
     *, spent_s: Callable[[], float],
 ) -> Watched:  # fmt: skip
     """Watch a script as it is, and find what may be tried on it.
@@ -136,7 +137,8 @@ def watch(
     """
     applied = options.applied
     view.stage("baseline", "starting the script as it is")
-    runner.children.trial(applied)
+    begin(runner, applied)
+    machine = survey.complete()
     refuse_too_short(options.budget_s, spent_s(), first_costs(runner, spent_s()))
     baseline = observe(runner, applied)
     view.profiled(baseline)
