@@ -58,6 +58,8 @@ def _become(order, streams):
     for start in starts[1:] if "HASTEN_CHILD" in os.environ else starts:  # ours stands first
         if start.exists():
             runpy.run_path(start)
+    if (view := sys.modules.get("hasten.loader.view")) is not None:
+        view._FORKED.clear()  # the script begins here: this is no fork of it
     if "HASTEN_CHILD" in os.environ:
         _prepare()
     sys.argv = order["argv"]
@@ -72,8 +74,6 @@ def _prepare():
     """Come in as hasten does where Python starts, with torch there already."""
     from hasten import child
 
-    if (view := sys.modules.get("hasten.loader.view")) is not None:
-        view._FORKED.clear()  # the script begins here: this is no fork of it
     child.prepare(os.environ["HASTEN_CHILD"])
 
 
