@@ -99,11 +99,13 @@ def python_with():
     See warm_python.py.
     """
     if sys.platform != "linux":
-        yield lambda *_: sys.executable
+        yield lambda *_, **__: sys.executable
         return
     served = _load(Path(__file__).with_name("warm_python.py")).served
     with contextlib.ExitStack() as stack:
-        yield functools.cache(lambda *more: stack.enter_context(served(ENVIRONMENT, *TORCH, *more)))
+        yield functools.cache(
+            lambda *more, **how: stack.enter_context(served(ENVIRONMENT, *TORCH, *more, **how))
+        )
 
 
 @pytest.fixture(scope="session")
@@ -115,15 +117,15 @@ def warm_python(python_with):
 @pytest.fixture(scope="session")
 def child_python(python_with):
     """The same with what trials and real runs load of hasten, where nobody asks when it comes."""
-    return python_with("hasten.child", "hasten.instrument.watch", "hasten.loader.engine")
+    own = ("hasten.child", "hasten.instrument.watch", "hasten.loader.engine")
+    return python_with(*own, frozen=True)
 
 
 @pytest.fixture(scope="session")
 def gathered(child_python):
-    """Run a program and return the `facts` that it gathered; `fresh` lets the test see it start."""
+    """Run a program under a Python that is warm, or given; return the `facts` that it gathered."""
 
-    def run(program: str, *, timeout_s: float = 600.0, fresh: bool = False):
-        python = sys.executable if fresh else child_python
+    def run(program: str, *, timeout_s: float = 600.0, python: str = child_python):
         done = subprocess.run(
             [python, "-c", f"{program}\nprint(json.dumps(facts))"],
             capture_output=True, text=True, timeout=timeout_s, check=False, env=ENVIRONMENT,

@@ -17,11 +17,9 @@ from hasten.testing import RecordingWatcher
 TRAINS = """
 import torch
 model = torch.nn.Linear(64, 64)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(100_000):
-    optimizer.zero_grad()
+    model.zero_grad()
     model(torch.ones(32, 64)).sum().backward()
-    optimizer.step()
 """
 # What torch needs beside itself; an environment of its own has these, and nothing of hasten's.
 OF_TORCH = (

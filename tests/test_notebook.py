@@ -154,6 +154,7 @@ def test_loading_twice_and_unloading_leave_one_listener_and_none(session):
     assert len(session.shell.events.callbacks["post_run_cell"]) == before
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_a_cell_is_profiled_in_a_fresh_process(session, monkeypatch):
     pytest.importorskip("torch")

@@ -36,7 +36,7 @@ server = _socket.socket(_socket.AF_UNIX)
 server.connect({path!r})
 streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
 server.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
-order = {{"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+order = {{"argv": sys.argv[1:], "cwd": os.getcwd(), "env": {{**os.environ, **{told!r}}}}}
 server.sendall(ascii(order).encode() + b"\\n")
 code = int(server.recv(16) or 1)
 if code < 0:
@@ -128,19 +128,24 @@ def _serve(listener):
 
 
 @contextlib.contextmanager
-def served(env, *modules):
+def served(env, *modules, frozen=False):
     """Serve Pythons in this environment that have these modules already, and have made these calls.
 
     Args:
         env: the environment.
         modules: their names; `module:function` calls a function, too.
+        frozen: what they have in common stays left out by the collector.
 
     Yields:
         the path of the program that stands for `python`.
     """
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
         client = Path(folder) / "python"
-        client.write_text(CLIENT.format(python=sys.executable, path=f"{folder}/s"))
+        client.write_text(
+            CLIENT.format(
+                python=sys.executable, path=f"{folder}/s", told={FROZEN: "1"} if frozen else {}
+            )
+        )
         client.chmod(0o700)
         installed = Path(folder) / "site-packages"  # it is no code of the script under test
         installed.mkdir()

@@ -18,6 +18,7 @@ from hasten.trials.process import Isolation
 from hasten.trials.trial_process import TrialProcess
 
 COUNT, EXAMINED_COUNT = 6, 4
+WHOLE = ((0, 0, COUNT, True),)
 COLD = {"plain", "spawn workers"}  # see how Python starts
 
 
@@ -91,14 +92,15 @@ def plain(scripts, python_of):
 
 
 @pytest.fixture(scope="session")
-def trial(scripts, python_of):
+def trial(scripts, python_of, child_python):
     """Run a script by name under a trial; each runs once, whoever asks."""
     done: dict[Any, Trial] = {}
 
-    def run(name: str, *, turns=((0, 0, COUNT, True),)) -> Trial:
+    def run(name: str, *, turns=WHOLE) -> Trial:
         key = (name, tuple(turns))
         if key not in done:
-            done[key] = attach(scripts[name], turns=turns, python=python_of(name))
+            python = python_of(name) if turns == WHOLE else child_python
+            done[key] = attach(scripts[name], turns=turns, python=python)
         return done[key]
 
     return run

@@ -122,6 +122,7 @@ def test_a_step_that_raised_does_not_end_the_counting(trial) -> None:
     assert len(trial("mishap").steps) == 6
 
 
+@pytest.mark.slow
 def test_compiled_code_has_the_same_graphs_and_still_has_steps(trial, plain) -> None:
     graphs = [line for line in plain("compiled").splitlines() if not line.startswith("bits")]
     assert len(graphs) == 6

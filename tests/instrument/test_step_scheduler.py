@@ -22,10 +22,10 @@ for step in range(1_000):
 
 
 @pytest.mark.child
-def test_a_look_ends_where_evaluations_make_it_long(tmp_path, warm_python) -> None:
+def test_a_look_ends_where_evaluations_make_it_long(tmp_path, child_python) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     workload = Workload(
-        entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=str(warm_python)
+        entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=str(child_python)
     )
     trial = TrialProcess(workload, Plan(), isolation=Isolation.NONE, patience_s=60)
     try:

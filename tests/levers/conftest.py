@@ -203,7 +203,7 @@ def run_under(tmp_path):
 
 @pytest.fixture(scope="session")
 def training(gathered):
-    """Run a program after HEAD and return the `facts` that it gathered."""
+    """Run a program after HEAD and return the `facts` that it gathered; see `gathered`."""
     return lambda program, **limits: gathered(f"{HEAD}\n{program}", **limits)
 
 

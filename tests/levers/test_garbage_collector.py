@@ -87,8 +87,10 @@ run.close()
 
 
 @pytest.mark.child
-def test_acts_when_training_begins_and_puts_back_what_is_still_its_own(training) -> None:
-    facts = training(PROGRAM)
+def test_acts_when_training_begins_and_puts_back_what_is_still_its_own(
+    training, warm_python
+) -> None:
+    facts = training(PROGRAM, python=warm_python)  # nothing is frozen there before
     assert facts["early"] == facts["after"] == facts["left alone"] == [0, True]
     for name in ("begun", "raised", "collected", "at once", "as before", "own later"):
         assert facts[name], name

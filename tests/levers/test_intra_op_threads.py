@@ -295,7 +295,7 @@ facts["after"] = torch.get_num_threads()
 
 @pytest.mark.child
 def test_a_variable_that_the_script_sets_before_it_imports_torch_is_seen(gathered) -> None:
-    assert gathered(LATE, fresh=True) == {"traits": 1, "under": 2, "after": 1}
+    assert gathered(LATE, python=sys.executable) == {"traits": 1, "under": 2, "after": 1}
 
 
 FORKS = r"""

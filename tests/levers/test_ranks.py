@@ -11,7 +11,7 @@ from hasten.levers.ranks import LEVER
 from hasten.protocol import ReadTraits, TraitsRead, Turn
 from hasten.records import CompilerTraits, Entry, ModelTraits, Plan, Traits, Workload
 from hasten.testing import LAPTOP, SERVER
-from hasten.trials.process import best_isolation
+from hasten.trials.process import Isolation
 from hasten.trials.trial_process import TrialProcess
 
 MODEL = ModelTraits(parameter_count=1000, device="cpu")
@@ -125,13 +125,15 @@ sys.exit(3)
         ("loss, net", "LSTM drops out between its layers in one operation"),
     ],
 )
-def test_the_unmodified_script_shows_what_cannot_be_shared(tmp_path, models, told) -> None:
+def test_the_unmodified_script_shows_what_cannot_be_shared(
+    child_python, tmp_path, models, told
+) -> None:
     """So no trial is launched to be told; one model that may be shared is enough to try."""
     (tmp_path / "train.py").write_text(UNSHARED.replace("MODELS", models))
     workload = Workload(
-        entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=sys.executable
+        entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=child_python
     )
-    trial = TrialProcess(workload, Plan(), isolation=best_isolation(), patience_s=60.0)
+    trial = TrialProcess(workload, Plan(), isolation=Isolation.NONE, patience_s=60.0)
     try:
         trial.begin()
         trial.turns([Turn(0, 0, 3, True)], timeout_s=60.0)
@@ -171,6 +173,7 @@ print(loss.item())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_normalization_among_ranks_keeps_channels_last(tmp_path) -> None:
     (tmp_path / "train.py").write_text(CONVOLUTIONS)

@@ -1,5 +1,6 @@
 """What scripts do with a loader besides one plain loop, while others fetch for it."""
 
+import sys
 import time
 
 import pytest
@@ -672,7 +673,7 @@ def test_what_items_raise_in_place_of_workers_is_what_a_worker_would_have_sent(l
 
 
 def test_draws_of_the_loop_now_and_then_do_not_end_the_workers(loaders) -> None:
-    assert loaders(MISSES, fresh=True) == {
+    assert loaders(MISSES, python=sys.executable) == {
         "validations": True, "workers to the end": True, "without numpy": True
     }  # fmt: skip
 
@@ -702,7 +703,7 @@ facts["reaped"] = [doubtful(lambda: answer) for answer in (False, True)]
 
 
 def test_a_script_that_reaps_every_child_hinders_no_look(loaders) -> None:
-    assert loaders(REAPED, fresh=True) == {"reaped": [False, True]}
+    assert loaders(REAPED, python=sys.executable) == {"reaped": [False, True]}
 
 
 def lives(pid: int) -> bool:

@@ -326,6 +326,7 @@ torch.save({"m": model.state_dict(), "o": optimizer.state_dict(),
 """
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_what_a_script_writes_late_through_flat_weights_is_there_under_channels_last(
     project,

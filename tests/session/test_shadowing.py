@@ -128,6 +128,7 @@ def test_a_module_on_the_path_of_the_user_is_the_users(started, tmp_path) -> Non
     assert said.count("own module") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.child
 @pytest.mark.parametrize(
     ("name", "words"),

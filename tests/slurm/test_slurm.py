@@ -74,6 +74,7 @@ def test_the_budget_is_what_slurm_gave_the_task(cluster) -> None:
     assert "Slurm 1 CPU" in done.stdout
 
 
+@pytest.mark.slow
 @aborts_at_exit
 def test_two_nodes_end_with_the_same_weights(cluster) -> None:
     done = cluster(ended(f"{HASTEN} submit --nodes 2 --tasks-per-node 2 train.py 2"))

@@ -4,6 +4,7 @@ import array
 import datetime
 import functools
 import math
+import sys
 import types
 from collections import OrderedDict, deque, namedtuple
 from dataclasses import dataclass
@@ -240,7 +241,7 @@ def test_numpy_is_not_imported_for_it(gathered) -> None:
         "    del sys.modules[name]\n"
         "from hasten.verify.contents import content_hash\n"
         "facts = [content_hash([1, torch.ones(2)]), 'numpy' in sys.modules]\n",
-        fresh=True,
+        python=sys.executable,
     )
     assert facts == [content_hash([1, torch.ones(2)]), False]
 

@@ -216,14 +216,14 @@ def planted(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def warm(planted, warm_python):
+def warm(planted, child_python):
     """A Python that has started before, with the planted levers."""
     site = planted.parent / "site"
     site.mkdir()
     start = f"import hasten.levers\nhasten.levers.__path__.append({str(planted)!r})\n"
     (site / "sitecustomize.py").write_text(start)
     python = site / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{site} exec {warm_python} "$@"\n')
+    python.write_text(f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{site} exec {child_python} "$@"\n')
     python.chmod(0o700)
     return str(python)
 
@@ -254,6 +254,7 @@ def opened_prover(folder, python=None):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_script_for_a_device_that_is_not_here_is_compared_with_itself_on_the_cpu(tmp_path):
     (tmp_path / "train.py").write_text(FOR_A_GPU)
     workload = Workload(

@@ -1,6 +1,5 @@
 """Scripts that ask for the proof of their own loader."""
 
-import os
 import subprocess
 
 import pytest
@@ -9,7 +8,8 @@ import pytest
 @pytest.fixture(scope="session")
 def proving_python(python_with):
     """What stands for `python`, with all classes of torch looked at, as the first proof does."""
-    return python_with("hasten.loader.engine", "hasten.loader.proof.script:overriding_methods")
+    known = ("hasten.loader.engine", "hasten.loader.proof.script:overriding_methods")
+    return python_with(*known, frozen=True)
 
 
 @pytest.fixture
@@ -22,7 +22,6 @@ def said(proving_python, tmp_path):
         done = subprocess.run(
             [proving_python, str(script)], cwd=tmp_path, capture_output=True,
             text=True, timeout=600, check=False,
-            env={**os.environ, "WARM_PYTHON_FROZEN": "1"},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
