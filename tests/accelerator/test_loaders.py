@@ -38,7 +38,16 @@ def test_a_run_gives_the_same_bits(kind, setting) -> None:
     assert ours == bits(SCRIPT, kind, "5")
 
 
-@pytest.mark.parametrize(("kind", "setting"), PLANS)
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [
+        ("items", "loader_workers=2"),
+        ("items", "device_copies=arrival"),
+        pytest.param("rows", "batched_fetch=true", marks=pytest.mark.slow),
+        pytest.param("items", "sample_cache=1GiB", marks=pytest.mark.slow),
+        pytest.param("items", "device_copies=call", marks=pytest.mark.slow),
+    ],
+)
 def test_a_trial_survives(kind, setting) -> None:
     workload = Workload(
         entry=Entry.SCRIPT, argv=(SCRIPT, kind, "1000000"), cwd=os.getcwd(), python=sys.executable

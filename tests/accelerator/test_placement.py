@@ -36,7 +36,13 @@ def ran(folder, *program, late_us="0"):
 
 @pytest.mark.parametrize(
     ("scene", "late_us"),
-    [("pictures", "0"), ("pictures", "300"), ("sentences", "300"), ("rivals", "0"), ("moved", "0")],
+    [
+        ("pictures", "300"),
+        ("sentences", "300"),
+        ("moved", "0"),
+        pytest.param("pictures", "0", marks=pytest.mark.slow),
+        pytest.param("rivals", "0", marks=pytest.mark.slow),
+    ],
 )
 def test_a_script_trains_as_it_does_on_the_cpu(tmp_path, scene, late_us) -> None:
     numbers, rest, device, _ = ran(tmp_path / "plain", SCRIPT, scene)

@@ -271,7 +271,7 @@ for number, rows in enumerate(DataLoader(Rows(), batch_size=128, num_workers=OWN
 """
 
 
-@pytest.mark.parametrize("own", [0, 2])
+@pytest.mark.parametrize("own", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_workers_end_after_a_script_that_is_killed_with_batches_unread(started, own) -> None:
     with started(UNREAD.replace("OWN", str(own)), workers(1)) as process:
         assert process.stdout.readline() == "ready\n"

@@ -135,7 +135,10 @@ def test_ctrl_c_keeps_the_best_so_far_and_the_same_command_goes_on(project) -> N
 
 
 @pytest.mark.child
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, signal.SIGKILL, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+)
 def test_the_end_of_hasten_is_the_end_of_its_trials(project, number) -> None:
     project.write("train.py", "print('here', file=open('x', 'w'))\n" + SICK)
     with project.begun("tune", "--progress", "plain", "train.py", "1000") as process:
