@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hasten.errors import IsolationFailed, UsageError
 from hasten.records import Entry
 from hasten.trials.deadline import NEVER
 
 if TYPE_CHECKING:
-    from hasten.records import Machine, Workload
+    from hasten.records import Machine, Torch, Workload
     from hasten.session.options import Options, Watcher
     from hasten.trials.compiled_code import CompiledCode
     from hasten.trials.deadline import Deadline
@@ -28,8 +28,6 @@ _LACK = "Neither the overlay nor Landlock works here"
 _ASKS = "from importlib.metadata import version; print(version('torch'))"
 _PATIENCE_S = 20.0
 _LEAST_CORES = 2
-# What a script that has started may use itself by the time that torch answers.
-_OF_OTHERS = ("accelerator_busy_ratio", "accelerator_free_bytes")
 
 
 class MachineSurvey:
@@ -50,7 +48,10 @@ class MachineSurvey:
         self._until_s = time.monotonic() + patience_s
         self._complete: Machine | None = None
         if self.machine.budget.core_count < _LEAST_CORES or self.machine.device_files:
-            self._complete = self._asked()
+            try:
+                self._complete = machine.with_torch(self.machine, self._told())
+            finally:
+                self._probe.end()
 
     def __enter__(self) -> MachineSurvey:
         return self
@@ -60,18 +61,17 @@ class MachineSurvey:
 
     def complete(self) -> Machine:
         """Wait for torch, and return all facts."""
+        from hasten import machine
+
         if self._complete is None:
-            self._complete = self._asked(unknown=_OF_OTHERS)
+            torch = self._told()
+            if torch is not None:  # by now the script may be one that holds and uses the device
+                torch = replace(torch, accelerator_busy_ratio=None, accelerator_free_bytes=None)
+            self._complete = machine.with_torch(self.machine, torch)
         return self._complete
 
-    def _asked(self, unknown: tuple[str, ...] = ()) -> Machine:
-        from hasten.machine import with_torch
-
-        torch = self._probe.answer(self._until_s - time.monotonic())
-        if torch is not None:
-            nothing: dict[str, Any] = dict.fromkeys(unknown)
-            torch = replace(torch, **nothing)
-        return with_torch(self.machine, torch)
+    def _told(self) -> Torch | None:
+        return self._probe.answer(self._until_s - time.monotonic())
 
 
 def doctor(python: str) -> Machine:
