@@ -178,7 +178,12 @@ def test_ranks_train_what_one_process_trains(ranks, tmp_path, tmp_path_factory) 
         pytest.param(
             "torch.rand(int(aside))", 12, "their random states differ", marks=pytest.mark.slow
         ),
-        ("model[0].weight.data.add_(1e-3 * aside)", 12, "their weights differ"),
+        pytest.param(
+            "model[0].weight.data.add_(1e-3 * aside)",
+            12,
+            "their weights differ",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "_ = model(x) if aside else 0",
             11,
