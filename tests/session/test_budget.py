@@ -13,7 +13,7 @@ import pytest
 
 import hasten.lever
 from hasten.cli.arguments import FIRST_ANSWER_S
-from hasten.errors import ChildLost, OutOfTime, Unprovable, UsageError
+from hasten.errors import ChildLost, OutOfTime, TooFewSteps, Unprovable, UsageError
 from hasten.lever import Lever
 from hasten.records import (
     CONTENDED,
@@ -249,6 +249,11 @@ def test_a_budget_is_a_cap_with_workers_and_levers_tried_one_by_one(
     if seen is not None:
         ended = any(ENDED in note for note in seen.tuning.notes)
         assert seen.tuning.speedup or ended or is_told(seen)
+
+
+def test_a_script_that_ends_too_soon_is_told_how_many_steps_are_needed(tuned) -> None:
+    with pytest.raises(TooFewSteps, match=r"after 4 training steps.* needs at least 14"):
+        tuned(60.0, step_s=0.01, start_s=1.0, life_count=4)
 
 
 @pytest.mark.parametrize(
