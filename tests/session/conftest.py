@@ -21,7 +21,7 @@ SRC = Path(hasten.errors.__file__).parents[1]
 MARK = "HASTEN_TEST_MARK"
 _MOMENT_S = 20.0
 
-# The least that trains: an optimizer imports torch's compiler, which takes as long as torch itself.
+# The least that trains: an optimizer imports torch's compiler, half as long as torch itself.
 # `at(step)` is where a test lets something happen.
 HEAD = """
 import os, signal, sys, time
