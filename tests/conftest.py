@@ -148,7 +148,7 @@ def look(folder, source, *args, seconds=LOOK_S, step_count=12, probe=lambda: Non
     workload = Workload(
         entry=Entry.SCRIPT, argv=("train.py", *args), cwd=str(folder), python=sys.executable
     )
-    facts = machine.read(probe=probe)
+    facts = machine.with_torch(machine.read(), probe())
     with setup.open_runner(workload, session.Options(), facts) as bench:
         seen = observe(bench, Plan(), step_count=step_count)
         granted = frozenset({"dataset-unchanged"})

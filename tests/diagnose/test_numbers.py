@@ -36,7 +36,7 @@ def case():
         step_s=STEP_S, step_low_s=STEP_S, step_high_s=STEP_S, sample_unit="samples",
         sample_count=1, phase_s=PHASES, step_count=20,
     )  # fmt: skip
-    facts = machine.read(probe=lambda: None)
+    facts = machine.read()
     return Case(machine=facts, profile=profile, steps=tuple(step() for _ in range(30)))
 
 

@@ -75,7 +75,7 @@ def small_machine(monkeypatch):
 
 @pytest.mark.child
 def test_pools_pins_and_copies_in_workers_are_found(diagnosed, small_machine) -> None:
-    facts = machine.read(probe=lambda: None)
+    facts = machine.read()
     if facts.budget.affinity_count is None or facts.budget.affinity_count < 2:
         pytest.skip("needs two CPUs")
     found = diagnosed(SCRIPT, "sick")

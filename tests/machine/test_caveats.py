@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.machine import read
+from hasten.machine import read, survey
 from hasten.machine.caveats import find
 from hasten.records import Budget, Cpu, Machine, Memory, Pressure, Runtime, Torch
 
@@ -182,7 +182,8 @@ def test_the_files_of_accelerators_are_read(tmp_path, files, told) -> None:
     for name in files:
         (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name[1:]).touch()
-    machine = read(root=tmp_path, env={}, probe=lambda: Torch(version="2.13.0+cpu"))
+    machine = read(root=tmp_path, env={})
+    machine = survey.with_torch(machine, Torch(version="2.13.0+cpu"), root=tmp_path, env={})
     assert [path.removeprefix(str(tmp_path)) for path in machine.device_files] == told
     assert ["torch_without_accelerator" for _ in told[:1]] == [one.name for one in machine.caveats]
 

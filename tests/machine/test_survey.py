@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import hasten
-from hasten.machine import probe_torch, read
+from hasten.machine import probe_torch, read, with_torch
 from hasten.machine.probe import MARK, parse
 from hasten.machine.torch_facts import accelerator_use, runtimes
 from hasten.records import Torch
@@ -26,21 +26,22 @@ def test_names_the_kernel_of_the_root_that_it_reads(laptop) -> None:
     assert read(root=laptop.path, env={}).system == "Linux 6.1.0-test"
 
 
-def test_torch_is_left_alone_unless_a_probe_is_given(laptop) -> None:
+def test_torch_is_left_alone_unless_it_is_asked(laptop) -> None:
     machine = read(root=laptop.path, env={})
     assert machine.torch is None
     assert machine.caveats == ()
 
 
 def test_a_probe_that_finds_no_torch_is_a_caveat(laptop) -> None:
-    machine = read(root=laptop.path, env={}, probe=lambda: None)
+    machine = with_torch(read(root=laptop.path, env={}), None, root=laptop.path, env={})
     assert [caveat.name for caveat in machine.caveats] == ["torch_missing"]
 
 
 def test_a_container_says_what_its_quota_does_to_torch(server) -> None:
     server.cgroup2("/pod", {"pod/cpu.max": "765000 100000"})
     torch = Torch(version="2.13.0", thread_count=16, interop_thread_count=16)
-    machine = read(root=server.path, env={}, affinity=frozenset(range(32)), probe=lambda: torch)
+    machine = read(root=server.path, env={}, affinity=frozenset(range(32)))
+    machine = with_torch(machine, torch, root=server.path, env={})
     names = [caveat.name for caveat in machine.caveats]
     assert names == ["quota_below_cpus", "threads_above_budget", "interop_above_budget"]
 

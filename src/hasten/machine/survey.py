@@ -23,7 +23,7 @@ from hasten.machine.cpu import read_cpu, sibling_sets
 from hasten.records import Machine, Memory, Pressure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from hasten.records import Torch
 
@@ -37,9 +37,8 @@ def read(
     env: Mapping[str, str] = os.environ,
     affinity: frozenset[int] | None = None,
     shm: tuple[int, int] | None = None,
-    probe: Callable[[], Torch | None] | None = None,
 ) -> Machine:
-    """Read what this machine gives a job, and what is wrong with it.
+    """Read what this machine gives a job, and what is wrong with it; torch is left alone.
 
     Files are read beneath `root` only, so a whole machine fits into a test's folder. The running
     kernel is asked (affinity mask, /dev/shm) only where `root` is the real one.
@@ -49,8 +48,6 @@ def read(
         env: the environment that the script will start with.
         affinity: ids of the logical CPUs that the job may run on; the real mask by default.
         shm: total and free bytes of /dev/shm; the real ones by default.
-        probe: asks torch for its facts, usually `probe_torch` of the script's Python. Without
-            it torch is left alone: `torch` is None and no caveat mentions it.
     """
     if root == _REAL:
         affinity = affinity if affinity is not None else frozenset(os.sched_getaffinity(0))
@@ -70,8 +67,6 @@ def read(
         system=" ".join(filter(None, kernel)),
         python_version=platform.python_version(),
     )
-    if probe is not None:
-        return with_torch(machine, probe(), root=root, env=env)
     return _judged(machine, root, env, torch_asked=False)
 
 

@@ -78,7 +78,7 @@ def doctor(python: str) -> Machine:
     """Return the facts of this machine, and those of torch under `python` if it answers in time."""
     from hasten import machine
 
-    return machine.read(probe=lambda: machine.probe_torch(python))
+    return machine.with_torch(machine.read(), machine.probe_torch(python))
 
 
 def glance(workload: Workload) -> Machine:
@@ -92,7 +92,7 @@ def glance(workload: Workload) -> Machine:
 
     version = _torch_version(workload)
     installed = None if version is None else Torch(version=version)
-    return machine.read(probe=lambda: installed)
+    return machine.with_torch(machine.read(), installed)
 
 
 def _torch_version(workload: Workload) -> str | None:
