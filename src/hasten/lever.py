@@ -12,6 +12,7 @@ import os
 import pkgutil
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hasten import levers
@@ -386,7 +387,12 @@ def expect_preloaded(library: str) -> None:
 
 def names() -> tuple[str, ...]:
     """Return the sorted names of all levers: the files in `levers/`, without importing any."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(levers.__path__)))
+    return _names_in(tuple(levers.__path__))
+
+
+@cache  # a search asks some ten thousand times
+def _names_in(folders: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(folders)))
 
 
 def load(name: str) -> Lever[Any]:
