@@ -55,6 +55,7 @@ class Meeting:
         self._is_over = self._have_parted = False
         self._store: Any = None
         self._group: Any = None
+        self._sums: Any = None
         try:
             self._join(team, timedelta(seconds=_START_S), timedelta(seconds=patience_s))
         except Exception as error:
@@ -68,12 +69,15 @@ class Meeting:
         self._store = dist.TCPStore(team.address, team.port, count, is_first, start)
         # A group that is not the script's: `torch.distributed` stays uninitialized.
         self._group = dist.ProcessGroupGloo(self._store, team.rank, count, patience)
+        # Sums go on beside all else that the ranks exchange, and so are counted apart.
+        apart = dist.PrefixStore("sums", self._store)
+        self._sums = dist.ProcessGroupGloo(apart, team.rank, count, patience)
         os.register_at_fork(after_in_child=self._stay)
 
     def leave(self) -> None:
         """Leave for good."""
         self._is_over = True
-        self._group = self._store = None
+        self._group = self._sums = self._store = None
 
     def end(self) -> None:
         """Leave; end the process at once where a script has taken `Parted` for its own error.
@@ -88,9 +92,12 @@ class Meeting:
             os._exit(1)
 
     def _stay(self) -> None:
-        """Keep the group in a forked process: its end would wait for threads that are not there."""
+        """Keep the groups in a forked process: their end would wait for threads of another one."""
         self._is_over, self._have_parted = True, False
-        for kept in (self._group, self._store):
+        self._keep()
+
+    def _keep(self) -> None:
+        for kept in (self._group, self._sums, self._store):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
     def meet(self, doing: str, alike: Mapping[str, Any], own: Any = None) -> list[Any]:
@@ -145,30 +152,18 @@ class Meeting:
             found.append([_from_bytes(row[start:], like, form) for like, start, form in parts])
         return found, needed
 
-    def add(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return the sums of tensors over all ranks, the same to the bit on each.
+    def begin_sum(self, row: Any) -> Callable[[], None]:
+        """Begin to add a row of numbers over the ranks, in place; return how to wait for the end.
 
-        All ranks have met, and know that they give tensors of the same types and forms.
+        All ranks begin the same sums in the same order, whatever they exchange in between.
         """
-        import torch
-
-        totals: list[Any] = [None] * len(tensors)
-        real = [
-            torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in tensors
-        ]
-        for dtype in (torch.float32, torch.float64):  # narrower ones are added in single precision
-            is_wide = dtype is torch.float64
-            at = [n for n, one in enumerate(real) if (one.dtype is torch.float64) is is_wide]
-            if at:
-                flat = torch.cat([real[n].reshape(-1).to(dtype) for n in at])
-                self._wait(partial(self._group.allreduce, [flat]))
-                parts = torch.split(flat, [real[n].numel() for n in at])
-                for n, part in zip(at, parts, strict=True):
-                    totals[n] = part.view(real[n].shape).to(real[n].dtype)
-        return [
-            torch.view_as_complex(total.clone()) if one.is_complex() else total
-            for one, total in zip(tensors, totals, strict=True)
-        ]
+        if self._is_over:
+            raise Parted(1)
+        try:
+            work = self._sums.allreduce([row])
+        except Exception as error:
+            self._part_from(error)
+        return partial(self._wait, lambda: work)
 
     def _compare(self, said: dict[str, Any]) -> list[Any]:
         import torch
@@ -207,7 +202,10 @@ class Meeting:
         try:
             begin().wait()
         except Exception as error:
-            self.part(f"another rank has ended, or does not answer: {_first_line(error)}")
+            self._part_from(error)
+
+    def _part_from(self, error: Exception) -> NoReturn:
+        self.part(f"another rank has ended, or does not answer: {_first_line(error)}")
 
     def part(self, why: str = "") -> NoReturn:
         """End this rank, which cannot go on with the others, and say why unless that was said.
@@ -215,6 +213,7 @@ class Meeting:
         Raises:
             Parted: always.
         """
+        self._keep()  # their end would wait for sums that other ranks have not begun
         self.leave()
         self._have_parted = True
         if why:

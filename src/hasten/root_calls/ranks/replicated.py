@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.modules import weights_of
 from hasten.root_calls.ranks.batch import cut, split
 from hasten.root_calls.ranks.exchange import LostRankError
+from hasten.root_calls.ranks.gradient_sums import GradientSums
 from hasten.root_calls.ranks.held_signals import signals_held
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.helper import gradients
@@ -148,18 +149,23 @@ class _ComputedShare:
             given: the gradients of the outputs of all ranks, by rank.
         """
         start = self._meeting.rank * len(self._outputs)
+        is_cut = self._are_cut()
+        leaves = {n: piece for n, piece in enumerate(self._pieces) if not is_cut[n]}
+        sums = GradientSums(self._meeting, leaves, len(is_cut))
         try:
-            found = self._own(given[start : start + len(self._outputs)])
-            sums, parts = self._sorted(found)
-        except LostRankError:
-            raise
+            with sums.filling():
+                found = self._own(given[start : start + len(self._outputs)])
+            sums.complete(found)
         except Exception as error:
+            sums.complete(())
+            if isinstance(error, LostRankError):
+                raise
             self._meeting.fail(error)
         values = checksum([one for one in given if one is not None])
         which = "".join("-+"[one is not None] for one in given)
         alike = {"gradients": which, "losses": values}
         self._meeting.meet("go back through a model", alike)
-        return self._joined(found, self._meeting.add(sums), parts)
+        return self._joined(found, sums)
 
     def _own(self, given: Sequence[Any]) -> Sequence[Any]:
         """Return the gradients of this rank's share."""
@@ -176,31 +182,21 @@ class _ComputedShare:
         outputs, wanted = zip(*pairs, strict=True)
         return gradients(outputs, wanted, self._edges, keeps_graph=bool(keeps()))
 
-    def _sorted(self, found: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return what is added over the ranks, and what stands beside that of other ranks."""
-        import torch
-
-        reached = torch.tensor([float(one is not None) for one in found])
-        full = [
-            torch.zeros_like(piece) if one is None else one
-            for one, piece in zip(found, self._pieces, strict=True)
-        ]
-        is_cut = self._are_cut()
-        sums = [one for one, cut_off in zip(full, is_cut, strict=True) if not cut_off]
-        return [reached, *sums], [one for one, cut_off in zip(full, is_cut, strict=True) if cut_off]
-
     def _are_cut(self) -> list[bool]:
         return [a.shape != b.shape for a, b in zip(self.sources, self._pieces, strict=True)]
 
-    def _joined(self, found: Sequence[Any], sums: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
+    def _joined(self, found: Sequence[Any], sums: GradientSums) -> list[Any]:
+        """Return the gradients of the whole batch: added over the ranks, or side by side."""
         import torch
 
-        reached, *added = sums
+        totals, reached = sums.total()
+        beside = [n for n in range(len(found)) if n not in totals]
+        parts = [
+            torch.zeros_like(self._pieces[n]) if found[n] is None else found[n] for n in beside
+        ]
         rows, _ = self._meeting.gather("give gradients of inputs", {}, parts) if parts else ([], [])
-        beside = [torch.cat(each) for each in zip(*rows, strict=True)]
-        sources = {True: iter(beside), False: iter(added)}
-        all_of = [next(sources[cut_off]) for cut_off in self._are_cut()]
-        return [one if any_ else None for one, any_ in zip(all_of, reached.tolist(), strict=True)]
+        totals.update(zip(beside, map(torch.cat, zip(*rows, strict=True)), strict=True))
+        return [totals[n] if is_there else None for n, is_there in enumerate(reached)]
 
 
 @cache
