@@ -12,7 +12,7 @@ LAGGARD := $(CURDIR)/tests/accelerator/laggard
 TESTS := $(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test slow system check docs format mutants clean \
-	bench bench-accelerator bench-branches bench-claims bench-edits bench-findings bench-gpu bench-launches bench-levers bench-loader bench-overhead bench-priors bench-proofs bench-ranks bench-rivals bench-sweep
+	bench bench-accelerator bench-branches bench-claims bench-edits bench-findings bench-gpu bench-launches bench-levers bench-loader bench-networks bench-overhead bench-priors bench-proofs bench-ranks bench-rivals bench-sweep
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -80,6 +80,7 @@ bench:
 	@echo "make bench-levers                        levers one by one on scripts that were planted for them"
 	@echo "make bench-loader                        the data engine on made data"
 	@echo "make bench-ranks                         each batch in several processes, on six models"
+	@echo "make bench-networks                      each batch shared over a network, beside what one writes by hand; as root"
 	@echo "make bench-branches                      independent parts of a training side by side, by hand"
 	@echo "make bench-sweep                         the search beside all combinations"
 	@echo "make bench-overhead                      hasten run beside settings written by hand"
@@ -100,7 +101,7 @@ bench-gpu: $(READY)
 	@test -n "$(CHECKOUTS)" || { echo "Say where the public scripts are: make $@ CHECKOUTS=folder (see benchmarks/PROTOCOL.md)."; exit 2; }
 	$(BIN)/python benchmarks/rivals.py $(CHECKOUTS) --gpu $(ARGUMENTS)
 
-bench-branches bench-edits bench-levers bench-loader bench-overhead bench-priors bench-ranks bench-sweep: $(READY)
+bench-branches bench-edits bench-levers bench-loader bench-networks bench-overhead bench-priors bench-ranks bench-sweep: $(READY)
 	PYTHONPATH=$(CURDIR)/tests/torchvision_ops $(BIN)/python benchmarks/$(@:bench-%=%).py $(ARGUMENTS)
 
 format: $(READY)

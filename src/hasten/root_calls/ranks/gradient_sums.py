@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from hasten.root_calls.ranks.meeting import Meeting
 
-# As in DistributedDataParallel: the first is small, so that the network soon has something to do.
-_FIRST_BYTES, _MOST_BYTES = 1 << 20, 25 << 20
+# The first is small, so that the network soon has something to do. Others are smaller than those of
+# DistributedDataParallel (25 MiB), into two of which most models for CPUs fit: there the second one
+# is complete when nothing is left to compute.
+_FIRST_BYTES, _MOST_BYTES = 1 << 20, 2 << 20
 _KEY = "hasten"
 
 
