@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 # DistributedDataParallel (25 MiB), into two of which most models for CPUs fit: there the second one
 # is complete when nothing is left to compute.
 _FIRST_BYTES, _MOST_BYTES = 1 << 20, 2 << 20
-_KEY = "hasten"
 
 
 @dataclass(slots=True)
@@ -153,7 +152,7 @@ def _told(leaves: Mapping[int, Any], tell: Callable[[int, Any], None]) -> Iterat
     for number, leaf in leaves.items():
         if leaf.requires_grad:
             before[number] = leaf._backward_hooks
-            leaf._backward_hooks = OrderedDict([(_KEY, partial(tell, number))])
+            leaf._backward_hooks = OrderedDict(hasten=partial(tell, number))
     try:
         yield
     finally:
