@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).with_name("spread_out.py")
 SHARED = (
     "normalized", "attention_with_dropout", "loss_in_the_model", "summed_loss", "recurrent",
     "rivals", "twice_through_one_graph", "other_sizes", "experts", "frozen_in_between",
-    "drawn_in_every_way", "complex_weights", "stumbling",
+    "drawn_in_every_way", "complex_weights", "stumbling", "unused_and_frozen",
 )  # fmt: skip
 STAYS = {
     "exacting": "a batch cannot be shared among processes: AssertionError",
