@@ -390,7 +390,7 @@ def names() -> tuple[str, ...]:
     return _names_in(tuple(levers.__path__))
 
 
-@cache  # a search asks some ten thousand times
+@cache  # a search asks thousands of times
 def _names_in(folders: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(folders)))
 

@@ -1,7 +1,7 @@
 """Gradients of a way back, added over the ranks while it goes on.
 
-What `DistributedDataParallel` does, whose own reducer needs the gradients in `grad`: there those of
-several calls, and of other ranks, would mix with what the script has in it.
+As `DistributedDataParallel` does it; but its reducer adds what is in `grad` of the weights, and
+that is the script's.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ class _Bucket:
     count: int = 0
     missing: set[int] = field(default_factory=set)
     row: Any = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the row."""
+        size: int = self.count * self.dtype.itemsize
+        return size
 
     def take(self, number: int, gradient: Any) -> None:
         """Copy the gradient of a leaf into the row; None is a gradient of zeros."""
@@ -129,13 +135,9 @@ def _buckets(leaves: Mapping[int, Any]) -> list[_Bucket]:
         is_wide = leaf.dtype in (torch.float64, torch.complex128)
         dtype = torch.float64 if is_wide else torch.float32
         most_bytes = _MOST_BYTES if len(found) > 1 else _FIRST_BYTES
-        bucket = found[-1] if found else None
-        if (
-            bucket is None
-            or bucket.dtype is not dtype
-            or bucket.count * dtype.itemsize >= most_bytes
-        ):
-            found.append(bucket := _Bucket(dtype))
+        if not found or found[-1].dtype is not dtype or found[-1].size_bytes >= most_bytes:
+            found.append(_Bucket(dtype))
+        bucket = found[-1]
         bucket.places[number] = bucket.count
         bucket.missing.add(number)
         bucket.count += _as_real(leaf).numel()

@@ -159,11 +159,8 @@ class Meeting:
         """
         if self._is_over:
             raise Parted(1)
-        try:
-            work = self._sums.allreduce([row])
-        except Exception as error:
-            self._part_from(error)
-        return partial(self._wait, lambda: work)
+        work = self._heard(partial(self._sums.allreduce, [row]))
+        return partial(self._heard, work.wait)
 
     def _compare(self, said: dict[str, Any]) -> list[Any]:
         import torch
@@ -195,17 +192,15 @@ class Meeting:
         import torch
 
         found = [torch.empty_like(own) for _ in range(self.rank_count)]
-        self._wait(partial(self._group.allgather, [found], [own]))
+        self._heard(lambda: self._group.allgather([found], [own]).wait())
         return found
 
-    def _wait(self, begin: Callable[[], Any]) -> None:
+    def _heard(self, exchange: Callable[[], Any]) -> Any:
+        """Return what an exchange returns; part where the other ranks are gone."""
         try:
-            begin().wait()
+            return exchange()
         except Exception as error:
-            self._part_from(error)
-
-    def _part_from(self, error: Exception) -> NoReturn:
-        self.part(f"another rank has ended, or does not answer: {_first_line(error)}")
+            self.part(f"another rank has ended, or does not answer: {_first_line(error)}")
 
     def part(self, why: str = "") -> NoReturn:
         """End this rank, which cannot go on with the others, and say why unless that was said.
