@@ -1,6 +1,6 @@
 """One rank of those that play the scenes of `spread.py`: each trains alone, then with the others.
 
-`spread_out.py RANK RANKS PORT FOLDER` prints what came of it, as `spread.py` does.
+`spread_out.py RANK RANKS PORT [SCENE...]` prints what came of it, as `spread.py` does.
 """
 
 import contextlib
@@ -62,24 +62,15 @@ def stumbling(call):
         optimizer.step()
         return loss.item()
 
-    limits = [
-        9.0,
-        9.0,
-        -9.0,
-        9.0,
-        -9.0,
-        9.0,
-    ]  # popped from its end: the second and the fourth step fail
+    limits = [9.0, 9.0, -9.0, 9.0, -9.0, 9.0]  # popped: the second and the fourth step fail
     return net, spread.train(net, spread.rows, call, step)
 
 
 def main(rank, ranks, port, names):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    gradient_sums._FIRST_BYTES, gradient_sums._MOST_BYTES = (
-        64,
-        512,
-    )  # several buckets for each model
+    # Several buckets for each of these small models.
+    gradient_sums._FIRST_BYTES, gradient_sums._MOST_BYTES = 64, 512
     meeting = Meeting(Team(rank, ranks, "127.0.0.1", port), sys.stderr.write, 60.0)
     found = {}
     for name in names or spread.SCENES:

@@ -45,16 +45,20 @@ class _Bucket:
         size: int = self.count * self.dtype.itemsize
         return size
 
-    def take(self, number: int, gradient: Any) -> None:
-        """Copy the gradient of a leaf into the row; None is a gradient of zeros."""
+    def opened(self) -> Any:
+        """Return the row, which has zeros where no gradient was put."""
         import torch
 
         if self.row is None:
             self.row = torch.zeros(self.count, dtype=self.dtype)
+        return self.row
+
+    def take(self, number: int, gradient: Any) -> None:
+        """Copy the gradient of a leaf into the row; None is a gradient of zeros."""
         self.missing.discard(number)
         if gradient is not None:
             part, start = _as_real(gradient).reshape(-1), self.places[number]
-            self.row[start : start + len(part)] = part
+            self.opened()[start : start + len(part)] = part
 
 
 class GradientSums:
@@ -70,18 +74,22 @@ class GradientSums:
     def __init__(self, meeting: Meeting, leaves: Mapping[int, Any], source_count: int) -> None:
         self._meeting = meeting
         self._leaves = leaves
-        self._reached = [0.0] * source_count
         self._buckets = _buckets(leaves)
         self._waits: list[Callable[[], None]] = []  # for the buckets that were sent off
-        self._bucket_of = {n: bucket for bucket in self._buckets for n in bucket.places}
-        self._last = self._buckets[-1]  # what was reached is known at the end, and goes with it
-        self._last.count += source_count
+        last = self._buckets[-1]  # what was reached is known at the end, and goes with it
+        self._flags = slice(last.count, last.count + source_count)
+        last.count += source_count
 
     @contextmanager
     def filling(self) -> Iterator[None]:
         """Return a context of a way back; buckets are sent off in it once they are complete."""
-        early = {n: self._leaves[n] for bucket in self._buckets[:-1] for n in bucket.places}
-        with _told(early, self._take):
+        early = {n: bucket for bucket in self._buckets[:-1] for n in bucket.places}
+
+        def take(number: int, gradient: Any) -> None:
+            early[number].take(number, gradient)
+            self._send(len(self._buckets) - 1)
+
+        with _told({number: self._leaves[number] for number in early}, take):
             yield
 
     def complete(self, found: Sequence[Any]) -> None:
@@ -92,13 +100,12 @@ class GradientSums:
         """
         import torch
 
-        for number, gradient in enumerate(found):
-            self._reached[number] = float(gradient is not None)
         for bucket in self._buckets:
             for number in tuple(bucket.missing):
                 bucket.take(number, found[number] if found else None)
-        self._last.take(-1, None)
-        self._last.row[-len(self._reached) :] = torch.tensor(self._reached)
+        if found:
+            reached = torch.tensor([float(gradient is not None) for gradient in found])
+            self._buckets[-1].opened()[self._flags] = reached
         self._send(len(self._buckets))
 
     def total(self) -> tuple[dict[int, Any], list[bool]]:
@@ -111,19 +118,15 @@ class GradientSums:
             wait()
             for number, start in bucket.places.items():
                 sums[number] = _as_gradient(bucket.row[start:], self._leaves[number])
-        reached = self._last.row[-len(self._reached) :].tolist()
+        reached = self._buckets[-1].row[self._flags].tolist()
         return sums, [count > 0 for count in reached]
-
-    def _take(self, number: int, gradient: Any) -> None:
-        self._bucket_of[number].take(number, gradient)
-        self._send(len(self._buckets) - 1)
 
     def _send(self, end: int) -> None:
         """Send off the next buckets before this one, as long as they are complete."""
         for bucket in self._buckets[len(self._waits) : end]:
             if bucket.missing:
                 break
-            self._waits.append(self._meeting.begin_sum(bucket.row))
+            self._waits.append(self._meeting.begin_sum(bucket.opened()))
 
 
 def _buckets(leaves: Mapping[int, Any]) -> list[_Bucket]:

@@ -157,17 +157,14 @@ class Meeting:
 
         All ranks begin the same sums in the same order, whatever they exchange in between.
         """
-        if self._is_over:
-            raise Parted(1)
+        self._check()
         work = self._heard(partial(self._sums.allreduce, [row]))
         return partial(self._heard, work.wait)
 
     def _compare(self, said: dict[str, Any]) -> list[Any]:
         import torch
 
-        if self._is_over:
-            self.end()
-            raise Parted(1)
+        self._check()
         said = {**said, "number": self._number}
         text = json.dumps(said, ensure_ascii=False).encode(errors="replace")
         if len(text) > _ROW_BYTES:
@@ -194,6 +191,12 @@ class Meeting:
         found = [torch.empty_like(own) for _ in range(self.rank_count)]
         self._heard(lambda: self._group.allgather([found], [own]).wait())
         return found
+
+    def _check(self) -> None:
+        """Raise, or end the process, where this rank has left."""
+        if self._is_over:
+            self.end()
+            raise Parted(1)
 
     def _heard(self, exchange: Callable[[], Any]) -> Any:
         """Return what an exchange returns; part where the other ranks are gone."""
