@@ -93,23 +93,27 @@ def timed(way: str, model: str) -> dict[str, float]:
     own = [model, str(STEPS), *(["by-hand"] if way == "by hand" else [])]
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    processes = []
+    processes: list[subprocess.Popen[str]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for rank in range(ranks):
-            environment = {
-                **os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "link0",
-                "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": str(port), "RANK": str(rank),
-                "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-            }  # fmt: skip
-            command = ["ip", "netns", "exec", HOSTS[rank], "taskset", "-c", str(rank)]
-            command += [sys.executable, *WAYS[way], *own]
-            processes.append(
-                subprocess.Popen(
-                    command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                    text=True, cwd=folder,
-                )
-            )  # fmt: skip
-        told = [process.communicate(timeout=600) for process in processes]
+        try:
+            for rank in range(ranks):
+                environment = {
+                    **os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "link0",
+                    "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": str(port), "RANK": str(rank),
+                    "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                }  # fmt: skip
+                command = ["ip", "netns", "exec", HOSTS[rank], "taskset", "-c", str(rank)]
+                command += [sys.executable, *WAYS[way], *own]
+                processes.append(
+                    subprocess.Popen(
+                        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                        text=True, cwd=folder,
+                    )
+                )  # fmt: skip
+            told = [process.communicate(timeout=600) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()  # one that has not ended waits for another that has failed
     for process, (_, errors) in zip(processes, told, strict=True):
         if process.returncode:
             raise SystemExit(f"{way}, {model}: {errors[-2000:]}")
@@ -126,17 +130,15 @@ def measure(case: str, asked: argparse.Namespace) -> dict[str, Any]:
     model, rate_mbit = CASES[case]
     seen: dict[str, list[float]] = {way: [] for way in WAYS}
     first: dict[str, list[float]] = {way: [] for way in WAYS}
-    bytes_count = 0.0
     with hosts(rate_mbit):
         for number in range(asked.rounds):
             for way in list(WAYS)[:: 1 if number % 2 else -1]:
                 told = timed(way, model)
                 seen[way].append(told["loop"])
                 first[way].append(told["first"])
-                bytes_count = told.get("bytes", bytes_count)
                 print(case, way, round(told["loop"], 4), flush=True)
     logs = [log(ours / own) for ours, own in zip(seen["shared"], seen["by hand"], strict=True)]
-    wire_s = 8e-6 * bytes_count / rate_mbit if rate_mbit else None
+    wire_s = 8e-6 * told["bytes"] / rate_mbit if rate_mbit else None
     return {"steps_s": seen, "first_s": first, "wire_s": wire_s, "ratio": ratio(logs)}
 
 

@@ -44,10 +44,8 @@ class Transformer(nn.Module):
 
     def __init__(self, words: int) -> None:
         super().__init__()
-        self.embed, self.place = (
-            nn.Embedding(words, WIDTH),
-            nn.Parameter(torch.zeros(LENGTH, WIDTH)),
-        )
+        self.embed = nn.Embedding(words, WIDTH)
+        self.place = nn.Parameter(torch.zeros(LENGTH, WIDTH))
         self.blocks = nn.Sequential(*[Block() for _ in range(4)])
         self.head = nn.Linear(WIDTH, words)
 
