@@ -379,10 +379,64 @@ class Nested(Table):
         return held
 
 
-@pytest.mark.parametrize("name", ["Delivered", "Viewed", "Nested"])
+@of(x=torch.rand(8, 3))
+class ViewedInTheEnd(Table):
+    def __getitem__(self, i):
+        return self[i - 1] if i else self.x[i]
+
+
+@of(x=torch.rand(8, 3))
+class Exchanging(Table):
+    def __getitem__(self, i):
+        return self.pick(torch.zeros(3), self.x[i], i)
+
+    def pick(self, one, other, i):
+        return self.pick(other, one, i - 1) if i else one
+
+
+@of(x=torch.rand(8, 3))
+class ViewedInTurn(Table):
+    def __getitem__(self, i):
+        return self.even(i)
+
+    def even(self, i):
+        return self.odd(i - 1) if i else [torch.zeros(3)]
+
+    def odd(self, i):
+        return self.even(i - 1) if i else [self.x]
+
+
+HOLDING = ("Delivered", "Viewed", "Nested", "ViewedInTheEnd", "Exchanging", "ViewedInTurn")
+
+
+@pytest.mark.parametrize("name", HOLDING)
 def test_a_batch_that_holds_the_dataset_s_own_objects_shares(name):
     assert read_items(DataLoader(PASSING[name](), collate_fn=list))[1]
     assert not read_items(DataLoader(PASSING[name]()))[1]
+
+
+@of(count=8)
+class Slices(Table):
+    def __getitem__(self, i):
+        if isinstance(i, slice):
+            return [self[one] for one in range(i.start or 0, i.stop or len(self))]
+        return torch.full((3,), float(i)), [torch.ones(2)]
+
+
+@of(paths=[f"{i}.png" for i in range(8)])
+class NextWhereOneIsBroken(Table):
+    def __getitem__(self, i):
+        try:
+            return {"x": np.array(Image.open(self.paths[i]))}
+        except OSError:
+            return self.__getitem__((i + 1) % len(self))
+
+
+@pytest.mark.parametrize("name", ["Slices", "NextWhereOneIsBroken"])
+def test_items_that_ask_for_another_item_share_no_more_than_that(name):
+    reads, shares = read_items(DataLoader(PASSING[name](), collate_fn=list))
+    assert [str(gap) for gap in reads.gaps] == []
+    assert not shares
 
 
 def test_items_without_batches_share():

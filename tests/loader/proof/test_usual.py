@@ -20,6 +20,7 @@ from hasten.loader.proof.source import is_user_class
 from hasten.loader.proof.values import new, unknown
 
 v1 = pytest.importorskip("torchvision.transforms", reason="torchvision is not installed")
+v2 = pytest.importorskip("torchvision.transforms.v2")
 
 
 class Held(Dataset):
@@ -433,3 +434,23 @@ class ReadsWeights(Held):
 @pytest.mark.parametrize(("kind", "expected"), [(Transforms, False), (ReadsWeights, True)])
 def test_a_transform_of_torchvision_is_no_network(kind, expected):
     assert read_items(DataLoader(kind()))[0].has_modules is expected
+
+
+@pytest.mark.parametrize(
+    ("transform", "draws"),
+    [
+        (v1.Resize(4), False),
+        (v2.Resize(4), False),
+        (v1.Pad(1, padding_mode="reflect"), False),
+        (v1.RandomRotation(9), True),
+        (v2.RandomApply([v2.Resize(4)]), True),
+    ],
+)
+def test_a_transform_draws_where_its_name_says_so(transform, draws) -> None:
+    class Changed(Transforms):
+        def __init__(self):
+            super().__init__()
+            self.transform = transform
+
+    reads, _ = read_items(DataLoader(Changed()))
+    assert (reads.draws, reads.gaps) == (draws, [])

@@ -13,10 +13,13 @@ from hasten.loader.proof.source import function_of
 from hasten.loader.proof.values import MANY, Value, either, new, sign, unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hasten.loader.proof.frame import Frame, Given
     from hasten.loader.proof.reads import Reads
 
 _DEEPEST = 24
+_MOST_GUESSES = 4
 _MOST_CALLS = 2000
 
 
@@ -32,6 +35,8 @@ class Follower:
         self.in_worker = False
         self.following: list[Any] = []
         self._known: dict[Any, Value] = {}
+        self._open: set[Any] = set()  # calls that are being followed,
+        self._recursive: set[Any] = set()  # and those that were met again meanwhile
         self._kept: list[Any] = []
         self._depth = self._count = 0
 
@@ -55,6 +60,8 @@ class Follower:
         key = self._key(function, given)
         known: Value | None = self._known.get(key)
         if known is not None:
+            if key in self._open:
+                self._recursive.add(key)
             return known
         tree = function_of(function.__code__)
         if tree is None:
@@ -63,16 +70,35 @@ class Follower:
             return body.gap(f"{function.__qualname__} cannot be followed", given.node)
         if self._is_too_large():
             return body.gap("its code is too large to be followed", given.node)
-        if key is not None:
-            self._known[key] = unknown()  # a call of itself
-            self._kept += [function, given]
         self.reads.codes.add(function.__code__)
-        found = self._run(bodies.Body(
-            self, function.__code__.co_filename, function.__globals__, self._enclosed(function),
-            _owner(function), self._bind(function, given),
-        ), tree)  # fmt: skip
-        if key is not None:
-            self._known[key] = found
+
+        def follow() -> Value:
+            return self._run(bodies.Body(
+                self, function.__code__.co_filename, function.__globals__, self._enclosed(function),
+                _owner(function), self._bind(function, given),
+            ), tree)  # fmt: skip
+
+        if key is None:
+            return follow()
+        self._kept += [function, given]
+        return self._settled(key, follow)
+
+    def _settled(self, key: Any, follow: Callable[[], Value]) -> Value:
+        """Follow a function that may call itself; return what it may return.
+
+        What its own calls return is guessed until it is what comes out: then that holds for calls
+        of any depth.
+        """
+        earlier, guess = set(self._known), new()
+        self._open.add(key)
+        for left in reversed(range(_MOST_GUESSES)):
+            self._known = {known: self._known[known] for known in earlier} | {key: guess}
+            found = follow()
+            if key not in self._recursive or sign(found) == sign(guess):
+                break
+            guess = found if left > 1 else unknown()
+        self._open.discard(key)
+        self._known[key] = found
         return found
 
     def inner(self, callee: Value, given: Given) -> Value:

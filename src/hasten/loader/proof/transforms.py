@@ -178,8 +178,5 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _is_called(part: Any) -> bool:
-    kind = type(part)
-    if isinstance(part, (FunctionType, MethodType)):
-        return True
     # What is called and cannot be followed is a gap: a partial, a cache, a method of C.
-    return not isinstance(part, type) and (library.is_transform(kind) or callable(part))
+    return callable(part) and not isinstance(part, type)
