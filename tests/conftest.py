@@ -19,7 +19,13 @@ import hasten
 SRC = Path(hasten.__file__).parents[1]
 collect_ignore = ["corpus"]  # scripts to run, not to import
 OPERATORS = Path(__file__).with_name("torchvision_ops")
-ENVIRONMENT = {"PYTHONPATH": f"{SRC}{os.pathsep}{OPERATORS}", "PATH": os.environ["PATH"]}
+DEVICES = os.environ.get("PYTHONPATH", "").split(
+    os.pathsep
+)  # where torch finds one; see accelerator/
+ENVIRONMENT = {
+    "PYTHONPATH": os.pathsep.join([str(SRC), str(OPERATORS), *filter(None, DEVICES)]),
+    "PATH": os.environ["PATH"],
+}
 
 
 def _load(path):

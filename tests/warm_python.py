@@ -60,6 +60,8 @@ def _become(order, streams):
             runpy.run_path(start)
     if (view := sys.modules.get("hasten.loader.view")) is not None:
         view._FORKED.clear()  # the script begins here: this is no fork of it
+    if (device := sys.modules.get("laggard")) is not None:  # see accelerator/
+        device.read_environment()
     if "HASTEN_CHILD" in os.environ:
         _prepare()
     sys.argv = order["argv"]

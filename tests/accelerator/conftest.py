@@ -4,6 +4,10 @@
 those tests are collected that any will do for, and without one none.
 """
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -25,3 +29,21 @@ def prompt():
         import laggard
 
         laggard.configure()
+
+
+@pytest.fixture(scope="session")
+def ran(child_python):
+    """Run a script with these words, or `hasten run` with its own, to the end."""
+
+    def run(*words, cwd=None, **env):
+        start = [child_python]
+        if words[0] == "run":
+            end = next(n for n, word in enumerate(words) if word.endswith(".py"))
+            start = [sys.executable, "-m", "hasten", *words[:end], "--", child_python]
+            words = words[end:]
+        return subprocess.run(
+            [*start, *words], cwd=cwd, capture_output=True, text=True, check=False,
+            env={**os.environ, **env},
+        )  # fmt: skip
+
+    return run

@@ -1,9 +1,6 @@
 """float16 with scaled losses on an accelerator: the script's numbers, checkpoints and waits."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,27 +15,23 @@ SCRIPT = str(Path(__file__).with_name("half_training.py"))
 DEVICE = str(torch.accelerator.current_accelerator())
 
 
-def ran(folder, *program):
+def told(ran, folder, *words):
     """Run the script in a folder of its own; return what it told, saved, and what we said."""
     folder.mkdir()
-    env = {**os.environ, "LAGGARD_KERNEL_US": "100"}
-    done = subprocess.run(
-        [sys.executable, *program], cwd=folder, capture_output=True, text=True, check=False,
-        env=env,
-    )  # fmt: skip
+    done = ran(*words, cwd=folder, LAGGARD_KERNEL_US="100")
     assert done.returncode == 0, done.stderr
     saved = torch.load(folder / "saved.pt", map_location="cpu", weights_only=True)
     return (*json.loads(done.stdout.splitlines()[-1]), saved, done.stderr)
 
 
 @pytest.fixture
-def both(tmp_path):
+def both(ran, tmp_path):
     """Run the script as it is, and under the lever."""
 
     def run(*args):
-        plain = ran(tmp_path / "plain", SCRIPT, DEVICE, *args)
-        lever = ("-m", "hasten", "run", "--set", "autocast=float16")
-        return plain, ran(tmp_path / "half", *lever, SCRIPT, DEVICE, *args)
+        plain = told(ran, tmp_path / "plain", SCRIPT, DEVICE, *args)
+        lever = ("run", "--set", "autocast=float16")
+        return plain, told(ran, tmp_path / "half", *lever, SCRIPT, DEVICE, *args)
 
     return run
 

@@ -1,8 +1,6 @@
 """Data levers beside a device whose driver answers in no forked process."""
 
 import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -24,17 +22,22 @@ PLANS = (
 )
 
 
-@cache
-def bits(*words):
+@pytest.fixture(scope="module")
+def bits(ran):
     """Run the script to its end; return its bits."""
-    command = [sys.executable, *words]
-    env = {**os.environ, "LAGGARD_COPY_US": "300"}
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+
+    @cache
+    def run(*words):
+        done = ran(*words, LAGGARD_COPY_US="300")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 @pytest.mark.parametrize(("kind", "setting"), PLANS)
-def test_a_run_gives_the_same_bits(kind, setting) -> None:
-    ours = bits("-m", "hasten", "run", "-q", "--set", setting, SCRIPT, kind, "5")
+def test_a_run_gives_the_same_bits(bits, kind, setting) -> None:
+    ours = bits("run", "-q", "--set", setting, SCRIPT, kind, "5")
     assert ours == bits(SCRIPT, kind, "5")
 
 
@@ -48,9 +51,9 @@ def test_a_run_gives_the_same_bits(kind, setting) -> None:
         pytest.param("items", "device_copies=call", marks=pytest.mark.slow),
     ],
 )
-def test_a_trial_survives(kind, setting) -> None:
+def test_a_trial_survives(child_python, kind, setting) -> None:
     workload = Workload(
-        entry=Entry.SCRIPT, argv=(SCRIPT, kind, "1000000"), cwd=os.getcwd(), python=sys.executable
+        entry=Entry.SCRIPT, argv=(SCRIPT, kind, "1000000"), cwd=os.getcwd(), python=child_python
     )
     name, _, word = setting.partition("=")
     value = True if word == "true" else int(word) if word.isdigit() else word
@@ -61,9 +64,8 @@ def test_a_trial_survives(kind, setting) -> None:
         assert len(made.pairs(Plan(), plan, [True, False] * 3)) == 6
 
 
-def test_added_workers_make_batches_that_are_page_locked() -> None:
+def test_added_workers_make_batches_that_are_page_locked(ran, bits) -> None:
     """A batch of theirs is compared with one of the main process, which is page-locked, too."""
-    command = ["-m", "hasten", "run", "-q", "--set", "loader_workers=2", SCRIPT, "items", "4", "0"]
-    ours = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+    ours = ran("run", "-q", "--set", "loader_workers=2", SCRIPT, "items", "4", "0")
     assert ours.stdout == bits(SCRIPT, "items", "4", "0")
     assert ours.stderr == "2 processes\n"

@@ -23,23 +23,26 @@ MIB, GIB = 1 << 20, 1 << 30
 MORE = Plan().with_lever("malloc_retention", True)
 
 
-def ran(*program, **env):
-    done = subprocess.run(
-        [sys.executable, *program], cwd=HERE, capture_output=True, text=True, check=False,
-        env={**os.environ, **env},
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture(scope="module")
+def told(ran):
+    """Run a script; return its exit code, what it printed, and what it said besides."""
+
+    def run(*words, **env):
+        done = ran(*words, cwd=HERE, **env)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
 
 
 # ---- device_placement
 
 
-PLACE = ("-m", "hasten", "run", "--set", "device_placement=laggard")
+PLACE = ("run", "--set", "device_placement=laggard")
 
 
 @pytest.fixture(scope="module")
-def plain():
-    return ran("placed.py", "heavy")[1].splitlines()
+def plain(told):
+    return told("placed.py", "heavy")[1].splitlines()
 
 
 @pytest.mark.parametrize(
@@ -56,23 +59,23 @@ def plain():
     ],
 )
 def test_a_step_that_does_not_fit_goes_on_on_the_cpu_as_if_never_tried(
-    plain, memory_bytes, why
+    told, plain, memory_bytes, why
 ) -> None:
-    code, told, said = ran(*PLACE, "placed.py", "heavy", LAGGARD_MEMORY_BYTES=str(memory_bytes))
+    code, printed, said = told(*PLACE, "placed.py", "heavy", LAGGARD_MEMORY_BYTES=str(memory_bytes))
     assert code == 0, said
-    assert told.splitlines() == plain
+    assert printed.splitlines() == plain
     (line,) = said.splitlines()
     assert line.startswith("hasten: left out device_placement=laggard: ")
     assert why in line
 
 
-def test_a_step_that_fits_is_made_on_the_device(plain) -> None:
-    code, told, said = ran(*PLACE, "placed.py", "heavy", LAGGARD_MEMORY_BYTES=str(14 * MIB))
-    assert (code, said, told.splitlines()[-1], plain[-1]) == (0, "", "laggard", "cpu")
+def test_a_step_that_fits_is_made_on_the_device(told, plain) -> None:
+    code, printed, said = told(*PLACE, "placed.py", "heavy", LAGGARD_MEMORY_BYTES=str(14 * MIB))
+    assert (code, said, printed.splitlines()[-1], plain[-1]) == (0, "", "laggard", "cpu")
 
 
-def test_weights_on_a_lost_device_are_told() -> None:
-    code, _, said = ran(*PLACE, "placed.py", "heavy", LAGGARD_LIFE_COUNT="3")
+def test_weights_on_a_lost_device_are_told(told) -> None:
+    code, _, said = told(*PLACE, "placed.py", "heavy", LAGGARD_LIFE_COUNT="3")
     assert code == 1
     assert said.splitlines()[-1] == (
         "RuntimeError: laggard is lost, and the weights there: "
@@ -131,8 +134,9 @@ def opened(*words):
 
 
 def test_others_on_the_device_are_told(neighbour) -> None:
-    _, told, _ = ran("-m", "hasten", "doctor")
-    assert "Other processes hold 2.0 GiB of the 4.0 GiB" in " ".join(told.split())
+    doctor = [sys.executable, "-m", "hasten", "doctor"]
+    done = subprocess.run(doctor, capture_output=True, text=True, check=False)
+    assert "Other processes hold 2.0 GiB of the 4.0 GiB" in " ".join(done.stdout.split())
     with opened("1", "0", "100000") as runner:
         seen = observe(runner, Plan(), step_count=8)
         assert seen.others_device_ratio == pytest.approx(0.5, 0.1)
@@ -177,8 +181,10 @@ def test_runs_for_a_proof_that_do_not_fit_together_are_made_one_by_one(shared) -
     assert prover.launch_count == 4
 
 
-def test_a_device_that_is_lost_in_a_trial_is_told_in_the_words_of_the_script(monkeypatch) -> None:
-    code, _, said = ran("full_training.py", "1", "0", "1000", LAGGARD_LIFE_COUNT="200")
+def test_a_device_that_is_lost_in_a_trial_is_told_in_the_words_of_the_script(
+    told, monkeypatch
+) -> None:
+    code, _, said = told("full_training.py", "1", "0", "1000", LAGGARD_LIFE_COUNT="200")
     assert code == 1
     monkeypatch.setenv("LAGGARD_LIFE_COUNT", "200")
     with pytest.raises(ScriptFailed) as failed, opened("1", "0", "1000"):

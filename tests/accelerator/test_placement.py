@@ -1,9 +1,7 @@
 """Scripts for the CPU train on an accelerator as they do without it; any accelerator will do."""
 
 import json
-import os
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,22 +14,19 @@ SCRIPT = str(Path(__file__).with_name("placed.py"))
 DEVICE = str(torch.accelerator.current_accelerator())
 
 
-def ran(folder, *program, late_us="0"):
-    """Run a scene in a folder of its own; return what it told, its files and what we said."""
-    folder.mkdir()
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    env = {
-        **os.environ, "LAGGARD_KERNEL_US": late_us, "LAGGARD_COPY_US": late_us,
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths if path),
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, *program], cwd=folder, capture_output=True, text=True, check=False,
-        env=env,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    *said, numbers, device = done.stdout.splitlines()
-    files = sorted(path.name for path in folder.iterdir())
-    return json.loads(numbers), (said, files), device, done.stderr
+@pytest.fixture
+def played(ran, tmp_path):
+    """Play a scene in a folder of its own; return what it told, its files and what we said."""
+
+    def play(*words, late_us="0"):
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        done = ran(*words, cwd=folder, LAGGARD_KERNEL_US=late_us, LAGGARD_COPY_US=late_us)
+        assert done.returncode == 0, done.stderr
+        *said, numbers, device = done.stdout.splitlines()
+        files = sorted(path.name for path in folder.iterdir())
+        return json.loads(numbers), (said, files), device, done.stderr
+
+    return play
 
 
 @pytest.mark.parametrize(
@@ -44,38 +39,38 @@ def ran(folder, *program, late_us="0"):
         pytest.param("rivals", "0", marks=pytest.mark.slow),
     ],
 )
-def test_a_script_trains_as_it_does_on_the_cpu(tmp_path, scene, late_us) -> None:
-    numbers, rest, device, _ = ran(tmp_path / "plain", SCRIPT, scene)
+def test_a_script_trains_as_it_does_on_the_cpu(played, scene, late_us) -> None:
+    numbers, rest, device, _ = played(SCRIPT, scene)
     assert device == "cpu"
-    command = ("-m", "hasten", "run", "--set", f"device_placement={DEVICE}", SCRIPT, scene)
-    seen, seen_rest, device, said = ran(tmp_path / "placed", *command, late_us=late_us)
+    command = ("run", "--set", f"device_placement={DEVICE}", SCRIPT, scene)
+    seen, seen_rest, device, said = played(*command, late_us=late_us)
     assert device == DEVICE, said
     assert seen == pytest.approx(numbers, rel=2e-3, abs=2e-3)
     assert seen_rest == rest
 
 
 @pytest.mark.parametrize(("scene", "why"), [("refused", "numpy"), ("shared", "other processes")])
-def test_what_cannot_be_carried_goes_on_on_the_cpu_and_says_so(tmp_path, scene, why) -> None:
-    numbers, rest, _, _ = ran(tmp_path / "plain", SCRIPT, scene)
-    command = ("-m", "hasten", "run", "--set", f"device_placement={DEVICE}", SCRIPT, scene)
-    seen, seen_rest, device, said = ran(tmp_path / "placed", *command)
+def test_what_cannot_be_carried_goes_on_on_the_cpu_and_says_so(played, scene, why) -> None:
+    numbers, rest, _, _ = played(SCRIPT, scene)
+    command = ("run", "--set", f"device_placement={DEVICE}", SCRIPT, scene)
+    seen, seen_rest, device, said = played(*command)
     assert (device, seen_rest) == ("cpu", rest)
     assert seen == pytest.approx(numbers, rel=2e-3, abs=2e-3)
     assert "device_placement" in said
     assert why in said
 
 
-def test_a_device_that_is_not_there_is_said_and_the_script_runs(tmp_path) -> None:
-    numbers, rest, _, _ = ran(tmp_path / "plain", SCRIPT, "rivals")
-    command = ("-m", "hasten", "run", "--set", "device_placement=nowhere", SCRIPT, "rivals")
-    seen, seen_rest, device, said = ran(tmp_path / "placed", *command)
+def test_a_device_that_is_not_there_is_said_and_the_script_runs(played) -> None:
+    numbers, rest, _, _ = played(SCRIPT, "rivals")
+    command = ("run", "--set", "device_placement=nowhere", SCRIPT, "rivals")
+    seen, seen_rest, device, said = played(*command)
     assert (seen, seen_rest, device) == (numbers, rest, "cpu")
     assert "device_placement" in said
 
 
-def test_a_script_for_another_device_trains_on_this_one(tmp_path) -> None:
-    command = ("-m", "hasten", "run", "--device", DEVICE, SCRIPT, "elsewhere")
-    _, _, device, said = ran(tmp_path / "placed", *command)
+def test_a_script_for_another_device_trains_on_this_one(played) -> None:
+    command = ("run", "--device", DEVICE, SCRIPT, "elsewhere")
+    _, _, device, said = played(*command)
     assert (device, said) == (DEVICE, "")
 
 

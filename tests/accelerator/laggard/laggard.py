@@ -94,13 +94,18 @@ def register() -> None:
     path = str(library())
     torch.ops.load_library(path)
     _core = ctypes.CDLL(path)
-    names = ("KERNEL_US", "COPY_US", "US_PER_MIB", "MEMORY_BYTES", "LIFE_COUNT")
-    given = {name: os.environ.get(f"LAGGARD_{name}") for name in names}
-    configure(**{name.lower(): int(value) for name, value in given.items() if value})
+    read_environment()
     torch.utils.rename_privateuse1_backend("laggard")
     torch._register_device_module("laggard", _module(torch))
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     atexit.register(_core.laggard_finish)
+
+
+def read_environment() -> None:
+    """Be as late as the environment says."""
+    names = ("KERNEL_US", "COPY_US", "US_PER_MIB", "MEMORY_BYTES", "LIFE_COUNT")
+    given = {name: os.environ.get(f"LAGGARD_{name}") for name in names}
+    configure(**{name.lower(): int(value) for name, value in given.items() if value})
 
 
 def _module(torch) -> ModuleType:
