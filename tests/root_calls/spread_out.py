@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from hasten.rank import Team
-from hasten.root_calls.ranks import gradient_sums
-from hasten.root_calls.ranks.meeting import Meeting
+from hasten.root_calls.ranks import gradient_sums, meeting
 from hasten.root_calls.ranks.replicated import ReplicatedModel
 from hasten.root_calls.ranks.roots import Ranks
 
@@ -71,7 +70,8 @@ def main(rank, ranks, port, names):
     torch.set_num_threads(1)
     # Several buckets for each of these small models.
     gradient_sums._FIRST_BYTES, gradient_sums._MOST_BYTES = 64, 512
-    meeting = Meeting(Team(rank, ranks, "127.0.0.1", port), sys.stderr.write, 60.0)
+    meeting._BESIDE_BYTES = 256  # some of what they exchange travels with the words
+    met = meeting.Meeting(Team(rank, ranks, "127.0.0.1", port), sys.stderr.write, 60.0)
     found = {}
     for name in names or spread.SCENES:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -80,7 +80,7 @@ def main(rank, ranks, port, names):
 
         def start(root_call, share, shared=shared):
             shared[0] += 1
-            return ReplicatedModel(root_call, share, meeting)
+            return ReplicatedModel(root_call, share, met)
 
         detach = Ranks(training, ranks, lambda: None, start=start).attach()
         with contextlib.redirect_stdout(io.StringIO()) as shared_printed:
@@ -93,7 +93,7 @@ def main(rank, ranks, port, names):
             "weights": hashlib.sha256(bytes(seen[0].view(torch.uint8).tolist())).hexdigest(),
             "printed": printed.getvalue() == shared_printed.getvalue(),
         }
-    meeting.leave()
+    met.leave()
     print(json.dumps(found))
 
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
     from hasten.rank import Team
 
-_ROW_BYTES = 1024
+_WORDS_BYTES = 1024
+# Tensors this small travel with the words: batch normalization of 256 channels, logits of few
+# classes.
+_BESIDE_BYTES = 5 * 1024
 _LONGEST_WORDS_COUNT = 100
 _START_S, _PATIENCE_S = 300.0, 1800.0
 _ALIGNMENT_BYTES = 16
@@ -112,7 +115,7 @@ class Meeting:
             LostRankError: a rank cannot do its part; all ranks raise this.
             Parted: they are about different things, or one of them has ended.
         """
-        return self._compare({"doing": doing, "alike": alike, "own": own, "at": _own_line()})
+        return [row["own"] for row in self._compare(_said(doing, alike, own))[0]]
 
     def fail(self, error: Exception) -> NoReturn:
         """Tell the others, who are or will be at their next meeting, that this rank fails.
@@ -132,9 +135,9 @@ class Meeting:
         Raises:
             LostRankError: they differ in more than their first dimension; all ranks raise this.
         """
-        import torch
-
-        said = self.meet(doing, alike, [_outline(tensor) for tensor in tensors])
+        own = _joined(tensors)
+        rows, beside = self._compare(_said(doing, alike, [_outline(one) for one in tensors]), own)
+        said = [row["own"] for row in rows]
         if len({tuple(form for _, form, _ in row) for row in said}) > 1:
             raise LostRankError("the shares give tensors of different types or shapes")
         shapes = [_shapes(tensors, [size for size, _, _ in row]) for row in said]
@@ -142,12 +145,10 @@ class Meeting:
             any(flags) for flags in zip(*([flag for *_, flag in row] for row in said), strict=True)
         ]
         places = [_places(tensors, row) for row in shapes]
-        own = torch.zeros(max(place[-1] for place in places), dtype=torch.uint8)
-        for tensor, start in zip(tensors, places[self.rank], strict=False):
-            part = _as_bytes(tensor)
-            own[start : start + len(part)] = part
+        if (most := max(place[-1] for place in places)) > _BESIDE_BYTES:
+            beside = self._all_gather(own.resize_(most))
         found = []
-        for row, place, shape in zip(self.all_gather(own), places, shapes, strict=True):
+        for row, place, shape in zip(beside, places, shapes, strict=True):
             parts = zip(tensors, place, shape, strict=False)
             found.append([_from_bytes(row[start:], like, form) for like, start, form in parts])
         return found, needed
@@ -161,17 +162,22 @@ class Meeting:
         work = self._heard(partial(self._sums.allreduce, [row]))
         return partial(self._heard, work.wait)
 
-    def _compare(self, said: dict[str, Any]) -> list[Any]:
+    def _compare(self, said: dict[str, Any], own: Any = ()) -> tuple[list[Any], list[Any]]:
+        """Return what all ranks say; and the bytes that they give where those are few."""
         import torch
 
         self._check()
         said = {**said, "number": self._number}
         text = json.dumps(said, ensure_ascii=False).encode(errors="replace")
-        if len(text) > _ROW_BYTES:
+        if len(text) > _WORDS_BYTES:
             self.fail(ValueError("a call of the model has too many parts"))
         self._number += 1
-        own = torch.frombuffer(bytearray(text.ljust(_ROW_BYTES)), dtype=torch.uint8)
-        rows = [json.loads(bytes(one.tolist())) for one in self.all_gather(own)]
+        words = bytearray(text.ljust(_WORDS_BYTES + _BESIDE_BYTES))
+        sent = torch.frombuffer(words, dtype=torch.uint8)
+        if 0 < len(own) <= _BESIDE_BYTES:
+            sent[_WORDS_BYTES : _WORDS_BYTES + len(own)] = own
+        found = self._all_gather(sent)
+        rows = [json.loads(bytes(one[:_WORDS_BYTES].tolist())) for one in found]
         for other in rows:
             if "failed" in other:
                 raise LostRankError(other["failed"])
@@ -182,10 +188,10 @@ class Meeting:
                 raise LostRankError("the shares normalize by batch at different layers")
             here, there = (f"rank {n} is at {rows[n]['at']}" for n in (0, rank))
             self.part(f"the ranks have parted: {here}, {there}, and {why}")
-        return [one["own"] for one in rows]
+        return rows, [one[_WORDS_BYTES:] for one in found]
 
-    def all_gather(self, own: Any) -> list[Any]:
-        """Return a tensor of each rank, all of one type and shape; all ranks have met."""
+    def _all_gather(self, own: Any) -> list[Any]:
+        """Return a tensor of each rank, all of one type and shape."""
         import torch
 
         found = [torch.empty_like(own) for _ in range(self.rank_count)]
@@ -230,8 +236,9 @@ class MeetingExchange(Meets):
         """Return what `combine` makes of the numbers of all ranks, as `Exchange.all_reduce`."""
         import torch
 
-        self._meeting.meet(_NORMALIZE, {"layers": number, "channels": len(own)})
-        return combine(torch.stack(self._meeting.all_gather(own)))
+        alike = {"layers": number, "channels": len(own)}
+        rows, _ = self._meeting.gather(_NORMALIZE, alike, [own])
+        return combine(torch.stack([numbers for (numbers,) in rows]))
 
 
 def checksum(tensors: Sequence[Any]) -> int:
@@ -262,6 +269,18 @@ def _shapes(tensors: Sequence[Any], sizes: Sequence[int]) -> list[tuple[int, ...
     return [(size, *one.shape[1:]) if one.dim() else () for one, size in pairs]
 
 
+def _joined(tensors: Sequence[Any]) -> Any:
+    """Return the bytes of tensors, each at its place."""
+    import torch
+
+    places = _places(tensors, [tuple(tensor.shape) for tensor in tensors])
+    row = torch.zeros(places[-1], dtype=torch.uint8)
+    for tensor, start in zip(tensors, places, strict=False):
+        part = _as_bytes(tensor)
+        row[start : start + len(part)] = part
+    return row
+
+
 def _places(tensors: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[int]:
     """Return where tensors of these shapes begin in a row of bytes, and where the last one ends."""
     places = [0]
@@ -273,6 +292,10 @@ def _places(tensors: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[i
 
 def _from_bytes(row: Any, like: Any, shape: tuple[int, ...]) -> Any:
     return row[: prod(shape) * like.element_size()].view(like.dtype).view(shape)
+
+
+def _said(doing: str, alike: Mapping[str, Any], own: Any) -> dict[str, Any]:
+    return {"doing": doing, "alike": alike, "own": own, "at": _own_line()}
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
