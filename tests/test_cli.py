@@ -427,6 +427,7 @@ def test_a_lever_at_false_is_left_alone_and_taken_out_of_the_plan(session):
         (["tune", "--set", "compile", "train.py"], "Cannot read --set compile."),
         (["tune", "--set", "x=1", "train.py"], "Unknown levers: x."),
         (["tune", "--only", "x", "train.py"], "Unknown levers: x."),
+        (["tune", "--only", ",", "train.py"], "--only names no lever."),
         (["tune", "--json", ".", "train.py"], "Cannot write .: it is a folder."),
         (["tune", "--plan", "train.py", "--force", "train.py"], "train.py is the plan, its report"),
         (["tune", "--plan", "old.py", "train.py"], "old.py is there already"),

@@ -178,7 +178,7 @@ def tune(
         first_s=args.FIRST_ANSWER_S if budget == args.BUDGET else inf,
         numerics=numerics,
         train_time_s=None if training is None else _seconds("--train-time", training),
-        only=_names(only), skip=_names(skip),
+        only=_names("--only", only), skip=_names("--skip", skip),
         settings=_settings(lever, device), assume=assume or (),
         startup_timeout_s=_seconds("--startup-timeout", patience), sandbox=not unprotected,
     )  # fmt: skip
@@ -338,9 +338,13 @@ def _seconds(option: str, text: str) -> float:
     return seconds
 
 
-def _names(given: Sequence[str] | None) -> list[str]:
+def _names(option: str, given: Sequence[str] | None) -> list[str]:
     """Return the names given to an option that may be repeated or comma-separated."""
-    return [name.strip() for part in given or () for name in part.split(",") if name.strip()]
+    found = [name.strip() for part in given or () for name in part.split(",") if name.strip()]
+    if given and not found:
+        remedy = f"Write {option} NAME; `hasten levers` lists the names."
+        raise UsageError(f"{option} names no lever.", remedy=remedy)
+    return found
 
 
 def _setting(pair: str) -> tuple[str, Setting]:
