@@ -89,12 +89,22 @@ def _leads_a_group(pid: int) -> bool:
 
 
 def _cleans(pid: int) -> bool:
+    """Return whether a process cleans up, or may: one that is just being started has no name."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read()
     except OSError:
         return False
-    return any(name in command for name in _CLEANERS)
+    return not command or any(name in command for name in _CLEANERS)
+
+
+def age_s(pid: int) -> float:
+    """Return for how many seconds a process has run; 0 where the kernel does not say."""
+    try:
+        begun_s = int(_stat(str(pid))[19]) / os.sysconf("SC_CLK_TCK")
+    except (IndexError, ValueError):
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun_s)
 
 
 def kill(pid: int, number: int) -> None:
