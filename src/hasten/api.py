@@ -134,6 +134,7 @@ def load_plan(path: str | Path = "hasten.toml") -> SavedPlan:
 def options(
     *,
     budget_s: float = 300.0,
+    spent_s: float = 0.0,
     first_s: float = inf,
     numerics: Effect = Effect.DISTRIBUTION,
     train_time_s: float | None = None,
@@ -165,6 +166,7 @@ def options(
     check_assumptions(sorted(assume))
     return session.Options(
         budget_s=budget_s,
+        spent_s=spent_s,
         first_s=first_s,
         numerics=numerics,
         only=only,

@@ -136,7 +136,7 @@ def tuned(monkeypatch, tmp_path):
     def run(
         budget_s, *, step_s, start_s, slower_ratio=1.3, rejected=frozenset(), gains=FASTER,
         training_s=None, watcher=None, slow_from_s=inf, applied=NOTHING, findings=(), first_s=inf,
-        **details,
+        spent_s=0.0, **details,
     ) -> Tuned:  # fmt: skip
         def cost(plan):
             seconds = step_s * (3.0 if script.spent_s > slow_from_s else 1.0)
@@ -174,8 +174,9 @@ def tuned(monkeypatch, tmp_path):
         monkeypatch.setattr(settlement, "open_prover", prover)
         view = RecordingWatcher()
         options = Options(
-            budget_s=budget_s, first_s=first_s, training_s=training_s, applied=applied
-        )
+            budget_s=budget_s, spent_s=spent_s, first_s=first_s, training_s=training_s,
+            applied=applied,
+        )  # fmt: skip
         own = tuning_session.TuningSession(WORKLOAD, options, watcher or view, clock=script.clock)
         tuning = own.tune()
         tried = {row.lever for row in tuning.levers if row.outcome != "skipped"}
@@ -311,7 +312,7 @@ def test_a_child_that_hangs_later_is_ended_with_the_budget(tuned, hangs_at_s) ->
     seen = tuned(300.0, step_s=0.1, start_s=15.0, later_s=hangs_from(tuned, hangs_at_s))
     assert seen.tuning.out_of_time
     assert state_of(seen.tuning) in (State.UNPROVED, State.PROVED)
-    assert tuned.script.spent_s == 298.5  # the rest is for the start and the end
+    assert tuned.script.spent_s == 299.0  # the rest is for the end
 
 
 @pytest.mark.parametrize("training_s", [None, 1e6])
@@ -390,10 +391,11 @@ def test_code_is_kept_for_a_plan_that_compiles(tuned, monkeypatch, compiles, kep
     assert tuned.code.kept == (setup.kept_code(WORKLOAD) if kept else None)
 
 
-def test_a_first_child_that_hangs_is_ended_with_the_budget(tuned) -> None:
+@pytest.mark.parametrize("spent_s", [0.0, 7.0])
+def test_a_first_child_that_hangs_is_ended_with_the_budget(tuned, spent_s) -> None:
     with pytest.raises(UsageError, match="budget of 5m 00s holds no answer for this script"):
-        tuned(300.0, step_s=0.1, start_s=15.0, later_s=hangs_from(tuned, 1.0))
-    assert tuned.script.spent_s == 298.5
+        tuned(300.0, step_s=0.1, start_s=15.0, later_s=hangs_from(tuned, 1.0), spent_s=spent_s)
+    assert tuned.script.spent_s == 299.0 - spent_s
 
 
 def test_a_budget_below_one_race_is_refused_after_the_first_step(tuned) -> None:

@@ -21,6 +21,7 @@ class Options:
 
     Attributes:
         budget_s: seconds that the whole tuning may take.
+        spent_s: seconds of these that are gone when it begins, such as for the start of Python.
         first_s: seconds within which a first answer should be ready, if the script permits.
         numerics: the strongest effect on the numbers that the user permits.
         only: levers to try, all where it is empty.
@@ -34,6 +35,7 @@ class Options:
     """
 
     budget_s: float = 300.0
+    spent_s: float = 0.0
     first_s: float = inf
     numerics: Effect = Effect.DISTRIBUTION
     only: frozenset[str] = frozenset()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hasten.session.watching import Watched
     from hasten.trials.runner import TrialRunner
 
-_AROUND_S, _AROUND_SHARE = 1.5, 0.02
+_END_S, _END_SHARE = 1.0, 0.02
 
 
 def _gain(found: Tuning) -> float:
@@ -74,8 +74,9 @@ class TuningSession:
         self._options = options
         self._view = view
         self._clock = clock
-        # Python has started, and children will have to end: that is time of the user's budget, too.
-        self._started_s = clock() - min(_AROUND_S, _AROUND_SHARE * options.budget_s)
+        # Children will have to end, and reports to be written: that is of the user's budget, too.
+        end_s = min(_END_S, _END_SHARE * options.budget_s)
+        self._started_s = clock() - options.spent_s - end_s
         self._deadline = Deadline(self._started_s + options.budget_s, clock=clock)
 
     def tune(self) -> Tuning:
