@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, Annotated
@@ -169,13 +170,12 @@ def tune(
     from hasten import api, session
     from hasten.report import document, plan_file, plan_places
     from hasten.report.combined_watcher import CombinedWatcher
-    from hasten.trials.process_tree import age_s
 
     path = plan or PLAN
     kept = [*plan_places.beside(path), *scripts(script)]
     check_outputs(json, html, path, events=events, kept=kept)
     options = api.options(
-        budget_s=_seconds("--budget", budget), spent_s=age_s(os.getpid()),
+        budget_s=_seconds("--budget", budget), spent_s=time.process_time(),
         first_s=args.FIRST_ANSWER_S if budget == args.BUDGET else inf,
         numerics=numerics,
         train_time_s=None if training is None else _seconds("--train-time", training),

@@ -98,15 +98,6 @@ def _cleans(pid: int) -> bool:
     return not command or any(name in command for name in _CLEANERS)
 
 
-def age_s(pid: int) -> float:
-    """Return for how many seconds a process has run; 0 where the kernel does not say."""
-    try:
-        begun_s = int(_stat(str(pid))[19]) / os.sysconf("SC_CLK_TCK")
-    except (IndexError, ValueError):
-        return 0.0
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun_s)
-
-
 def kill(pid: int, number: int) -> None:
     """Send a signal to a process, or to the group of a negative number, if it is still there."""
     try:
