@@ -19,9 +19,8 @@ import hasten
 SRC = Path(hasten.__file__).parents[1]
 collect_ignore = ["corpus"]  # scripts to run, not to import
 OPERATORS = Path(__file__).with_name("torchvision_ops")
-DEVICES = os.environ.get("PYTHONPATH", "").split(
-    os.pathsep
-)  # where torch finds one; see accelerator/
+# Where torch finds a device; see accelerator/.
+DEVICES = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join([str(SRC), str(OPERATORS), *filter(None, DEVICES)]),
     "PATH": os.environ["PATH"],

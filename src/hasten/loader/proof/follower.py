@@ -89,14 +89,16 @@ class Follower:
         What its own calls return is guessed until it is what comes out: then that holds for calls
         of any depth.
         """
-        earlier, guess = set(self._known), new()
+        self._known[key] = new()
+        count = len(self._known)
         self._open.add(key)
         for left in reversed(range(_MOST_GUESSES)):
-            self._known = {known: self._known[known] for known in earlier} | {key: guess}
-            found = follow()
+            guess, found = self._known[key], follow()
             if key not in self._recursive or sign(found) == sign(guess):
                 break
-            guess = found if left > 1 else unknown()
+            for later in list(self._known)[count:]:  # they rest on the guess
+                del self._known[later]
+            self._known[key] = found if left > 1 else unknown()
         self._open.discard(key)
         self._known[key] = found
         return found
