@@ -25,6 +25,7 @@ from hasten.instrument.operation_timing import OperationMode
 from hasten.instrument.probes import ConvolutionShape, speed_ratio
 from hasten.instrument.rerun import Rerun
 from hasten.instrument.source_lines import OWN, line_of
+from hasten.instrument.starts import StartClock
 from hasten.instrument.watch import Watch
 from hasten.records import Phase
 
@@ -306,7 +307,8 @@ def test_an_examination_that_has_ended_keeps_nothing_of_the_script() -> None:
     part = SimpleNamespace(end=dict, kept=torch.nn.Linear(1, 1))
     gone = weakref.ref(part.kept)
     parts = [part]
-    examination = Examination(SimpleNamespace(observers=[]), {"one": lambda _: parts.pop()})
+    watch = SimpleNamespace(observers=[], starts=StartClock(lambda: 0.0))
+    examination = Examination(watch, {"one": lambda _: parts.pop()})
     del part
     gc.disable()
     try:
@@ -315,3 +317,28 @@ def test_an_examination_that_has_ended_keeps_nothing_of_the_script() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_what_a_look_takes_is_not_between_two_starts_of_workers(monkeypatch) -> None:
+    class Loader:
+        persistent_workers, multiprocessing_context = False, None
+
+    class Iterator:
+        _num_workers = 1
+
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    starts = StartClock(lambda: 0.0)
+    watch = SimpleNamespace(observers=[], starts=starts)
+
+    def look() -> None:
+        now[0] += 5.0
+
+    examination = Examination(watch, {"slow": lambda _: SimpleNamespace(ended=look)})
+    for _ in range(2):
+        starts.begin(lambda original, loader: Iterator(), None, Loader())
+        examination.ended()
+        now[0] += 1.0
+    (first_s, *_), (second_s, *_) = starts.read()["starts"]
+    assert second_s - first_s == 1.0

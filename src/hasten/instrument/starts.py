@@ -27,7 +27,7 @@ class StartClock:
 
     def __init__(self, paused_s: Callable[[], float]) -> None:
         self._paused_s = paused_s
-        self.spent_s = 0.0
+        self._aside_s = self.spent_s = 0.0
         # Each: when, `iter(loader)`, the first batch, the end of the pass.
         self._starts: list[list[float]] = []
         self._going: ref[Any] | None = None
@@ -38,7 +38,8 @@ class StartClock:
 
     def begin(self, make: Callable[[Any, Any], Any], original: Any, loader: Any) -> Any:
         """Return `make(original, loader)`, and take its time."""
-        at_s, began_ns = time.monotonic() - self._paused_s(), time.perf_counter_ns()
+        at_s = time.monotonic() - self._paused_s() - self._aside_s
+        began_ns = time.perf_counter_ns()
         iterator = make(original, loader)
         spent_s = (time.perf_counter_ns() - began_ns) * 1e-9
         if getattr(iterator, "_num_workers", 0):
@@ -78,6 +79,10 @@ class StartClock:
         spent_s = (time.perf_counter_ns() - began_ns) * 1e-9
         self.spent_s += spent_s
         return spent_s
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave out of the time between two starts what is not the script's."""
+        self._aside_s += seconds
 
     def read(self) -> dict[str, Any]:
         """Return when workers were started and what each start took, in seconds.

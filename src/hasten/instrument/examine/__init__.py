@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -55,11 +56,14 @@ class Examination:
         watch.observers.append(self)
 
     def _try(self, name: str, act: Callable[..., Any], *details: Any) -> Any:
+        began_s = time.perf_counter()
         try:
             return act(*details)
         except Exception as error:
             self._broken.setdefault(name, f"{type(error).__name__}: {error}")
             return None
+        finally:
+            self._watch.starts.leave_out(time.perf_counter() - began_s)
 
     def _tell(self, event: str, *details: Any) -> None:
         for name, part in self._parts.items():
