@@ -8,13 +8,24 @@ import pytest
 
 from hasten.compare import Rule
 from hasten.errors import ChildLost
-from hasten.records import Effect, Interval, Phase, Plan, Reason, Scope, Verdict
+from hasten.records import (
+    Comparison,
+    Effect,
+    Interval,
+    Pair,
+    Phase,
+    Plan,
+    Reason,
+    Scope,
+    Verdict,
+)
 from hasten.search import (
     BudgetLimits,
     Candidate,
     Journal,
     Kind,
     Price,
+    guesses,
     incumbent,
     propose,
     rows,
@@ -339,6 +350,36 @@ def test_each_row_says_one_sentence_with_its_figure(sd_ratio) -> None:
         assert "pair" in row.why
         assert "\n" not in row.why
         assert row.setting is True
+
+
+@pytest.mark.parametrize(
+    ("faster_count", "slower_count", "mid_ratio", "verdict", "is_guess"),
+    [
+        (4, 0, 1.5, Verdict.UNDECIDED, True),
+        (5, 0, 1.5, Verdict.UNDECIDED, False),
+        (6, 2, 1.5, Verdict.UNDECIDED, True),
+        (7, 1, 1.5, Verdict.UNDECIDED, False),
+        (40, 0, 1.08, Verdict.UNDECIDED, True),
+        (4, 0, 1.08, Verdict.WIN, False),
+    ],
+)
+def test_what_most_pairs_do_not_show_is_a_guess(
+    faster_count, slower_count, mid_ratio, verdict, is_guess
+) -> None:
+    candidate_s = [1.0 / mid_ratio] * faster_count + [1.1] * slower_count
+    seen = Comparison(
+        baseline=Plan(),
+        candidate=Plan().with_lever("a", True),
+        verdict=verdict,
+        speedup=Interval(low_ratio=0.01, mid_ratio=mid_ratio, high_ratio=100.0),
+        pairs=tuple(
+            Pair(baseline_s=1.0, candidate_s=seconds, baseline_first=False)
+            for seconds in candidate_s
+        ),
+    )
+    candidates = [candidate("a")]
+    assert incumbent(candidates, [seen]).levers == {"a"}
+    assert guesses(candidates, [seen]) == ({"a"} if is_guess else set())
 
 
 def test_an_undecided_race_says_noise() -> None:

@@ -352,6 +352,18 @@ def test_what_takes_cpus_and_won_no_race_stays_only_where_it_is_confirmed(
     assert "brisk" in dict(tuned(600.0, **details).tuning.plan.settings)
 
 
+def test_what_won_no_race_is_not_in_a_plan_that_nothing_confirmed(tuned) -> None:
+    gains = dict.fromkeys(FASTER, 1.0) | {"brisk": 1.06}
+    seen = tuned(90.0, step_s=0.1, start_s=5.0, gains=gains, noise=steady(0.1)).tuning
+    (race,) = (one for one in seen.races if one.candidate.levers == {"brisk"})
+    assert 1.0 < race.speedup.mid_ratio < 1.1
+    assert not race.speedup.is_gain
+    assert not seen.plan.settings
+    (row,) = (row for row in seen.levers if row.lever == "brisk")
+    assert (row.outcome, row.reason) == (Outcome.DROPPED, Reason.NOT_RACED_AGAIN)
+    assert "its race did not settle that" in row.why
+
+
 @pytest.mark.parametrize(("low_ratio", "is_shown"), [(0.96, False), (1.02, True)])
 def test_a_lever_whose_interval_holds_no_gain_is_not_shown_to_gain(low_ratio, is_shown) -> None:
     plan = Plan().with_lever("brisk", True).with_lever("early", True)

@@ -5,7 +5,7 @@ from hasten.search.candidate import Candidate, bounds
 from hasten.search.journal import Journal, SearchStarted
 from hasten.search.priors import Prior, read_priors
 from hasten.search.proposal import AcceptanceCriteria, Kind, Proposal, gained_ratio, last_about
-from hasten.search.propose import incumbent, propose, refusals
+from hasten.search.propose import guesses, incumbent, propose, refusals
 from hasten.search.rows import rows
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "SearchStarted",
     "bounds",
     "gained_ratio",
+    "guesses",
     "incumbent",
     "last_about",
     "propose",

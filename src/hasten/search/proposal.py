@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf, log, prod
+from math import comb, inf, log, prod
 from typing import TYPE_CHECKING
 
 from hasten.records import LEAST_RATIO, Comparison, Plan, Scope, Verdict
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _CLEAR_RATIO = 1.1
+_RARE_RATIO = 0.05
 LAUNCHES_LOG = 0.058
 """By how much two launches of one script may differ, as a log ratio (`compare.launches_margin`)."""
 
@@ -147,6 +148,19 @@ def _is_clear(comparison: Comparison) -> bool:
     speedup = comparison.speedup
     clear = speedup is not None and speedup.mid_ratio > _CLEAR_RATIO
     return clear and not comparison.excludes_gain
+
+
+def is_likely(comparison: Comparison | None) -> bool:
+    """Return whether a race won, or showed a large gain in more pairs than chance would give.
+
+    That is a sign test at 5%: 5 of 5 pairs, 7 of 8, 12 of 16.
+    """
+    if comparison is None or comparison.speedup is None:
+        return False
+    pairs, clear = comparison.pairs, comparison.speedup.mid_ratio > _CLEAR_RATIO
+    faster_count = sum(pair.candidate_s < pair.baseline_s for pair in pairs)
+    ways = sum(comb(len(pairs), count) for count in range(faster_count, len(pairs) + 1))
+    return has_won(comparison) or (clear and ways <= _RARE_RATIO * 2 ** len(pairs))
 
 
 def is_faster(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:

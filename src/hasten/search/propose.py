@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.search.budget_limits import BudgetLimits, Refusal, refuse
-from hasten.search.proposal import AcceptanceCriteria
-from hasten.search.strategy import SearchStrategy
+from hasten.search.proposal import AcceptanceCriteria, is_likely
+from hasten.search.strategy import SearchStrategy, grounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,22 @@ def incumbent(
 ) -> Plan:
     """Return the best plan so far, at any point of the search."""
     return replay(candidates, history, criteria=criteria).plan
+
+
+def guesses(
+    candidates: Sequence[Candidate],
+    history: Sequence[Comparison],
+    *,
+    criteria: AcceptanceCriteria = EVEN,
+) -> frozenset[str]:
+    """Return the levers of the best plan whose race left open whether they gain anything.
+
+    A lever that is in because it may make launches alike stays with one that gains.
+    """
+    strategy = replay(candidates, history, criteria=criteria)
+    grounds = grounds_of(strategy)
+    likely = {lever for lever, seen in grounds.items() if is_likely(seen)}
+    return frozenset(grounds) - likely - (strategy.steadied if likely else set())
 
 
 def refusals(

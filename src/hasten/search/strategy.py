@@ -513,7 +513,7 @@ def race_guesses(strategy: SearchStrategy) -> Steps:
 
     It stays if it is faster again by what is worth a lever.
     """
-    grounds = _grounds(strategy)
+    grounds = grounds_of(strategy)
     if not any(map(has_won, grounds.values())):
         return  # the confirmation decides on a plan of guesses
     for candidate in strategy.candidates:
@@ -527,7 +527,7 @@ def race_guesses(strategy: SearchStrategy) -> Steps:
             strategy.plan = without
 
 
-def _grounds(strategy: SearchStrategy) -> dict[str, Comparison | None]:
+def grounds_of(strategy: SearchStrategy) -> dict[str, Comparison | None]:
     """Return, for each lever of the incumbent, the race by which it is in."""
     last = {**strategy.moved, **strategy.deciding}
     return {name: last.get(name, strategy.bundle) for name in strategy.plan.levers}
@@ -560,7 +560,7 @@ def doubt(strategy: SearchStrategy) -> Steps:
     A plan that does not win again is reduced to the candidates that have won, then to none.
     """
     while strategy.plan.settings:
-        grounds = _grounds(strategy)
+        grounds = grounds_of(strategy)
         if shown_ratio(grounds.values()) > _DOUBTED_RATIO:
             return
         seen = yield from strategy.race(Kind.PRUNE, strategy.plan, Plan())

@@ -83,6 +83,11 @@ class SearchDriver:
         return search.incumbent(self._candidates, self._journal.history, criteria=self._criteria)
 
     @property
+    def guesses(self) -> frozenset[str]:
+        """The levers of the best plan whose race left open whether they gain anything."""
+        return search.guesses(self._candidates, self._journal.history, criteria=self._criteria)
+
+    @property
     def history(self) -> tuple[Comparison, ...]:
         """Every race so far."""
         return self._journal.history

@@ -234,7 +234,8 @@ class TuningSession:
         seen = last_about(plan, filled) or next(alike, None)
         if seen is not None and seen.pairs and unpaid(settlement.passes(plan, seen)):
             doubts["its first pass takes longer than steps gain"] = filling(plan)
-        doubts["its race did not settle that"] = sharing_cpus(self._decisions.unshown(plan))
+        unsure = self._driver.guesses | sharing_cpus(self._decisions.unshown(plan)).levers
+        doubts["its race did not settle that"] = plan.only(unsure)
         for why, levers in doubts.items():
             lost = Lost(Reason.NOT_RACED_AGAIN, f"faster, but {why}, and was not confirmed")
             self._decisions.lose(levers.levers, Outcome.DROPPED, lost)
