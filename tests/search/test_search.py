@@ -382,6 +382,28 @@ def test_what_most_pairs_do_not_show_is_a_guess(
     assert guesses(candidates, [seen]) == ({"a"} if is_guess else set())
 
 
+@pytest.mark.parametrize("verdict", [Verdict.WIN, Verdict.UNDECIDED])
+def test_what_came_in_with_a_bundle_that_won_is_no_guess(verdict) -> None:
+    candidates = [candidate("a"), candidate("b")]
+    both = Plan().with_lever("a", True).with_lever("b", True)
+    large = Interval(low_ratio=1.1, mid_ratio=1.3, high_ratio=1.5)
+    small = Interval(low_ratio=0.9, mid_ratio=1.03, high_ratio=1.2)
+    lost = Interval(low_ratio=0.6, mid_ratio=0.8, high_ratio=1.1)
+    history = [Comparison(baseline=Plan(), candidate=both, verdict=verdict, speedup=large)]
+    while proposal := propose(candidates, history):
+        assert proposal.kind is Kind.PRUNE  # with one lever of the two, or with neither
+        history.append(
+            Comparison(
+                baseline=proposal.baseline,
+                candidate=proposal.candidate,
+                verdict=Verdict.UNDECIDED,
+                speedup=small if proposal.candidate == both else lost,
+            )
+        )
+    assert incumbent(candidates, history) == both
+    assert guesses(candidates, history) == (set() if verdict is Verdict.WIN else both.levers)
+
+
 def test_an_undecided_race_says_noise() -> None:
     undecided = Rule(pair_count=12, win_ratio=inf, drop_ratio=inf)
     runner = FakeTrialRunner(cost=saving(a=1.0))

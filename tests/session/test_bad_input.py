@@ -27,7 +27,7 @@ if step == 3 and os.fork() == 0:
     if os.fork() == 0:
         time.sleep(1000)
     os._exit(0)
-if step == 7:
+if step == 8:
     import resource
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
     bytearray(64 << 30)

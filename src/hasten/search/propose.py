@@ -58,13 +58,16 @@ def guesses(
     *,
     criteria: AcceptanceCriteria = EVEN,
 ) -> frozenset[str]:
-    """Return the levers of the best plan whose race left open whether they gain anything.
+    """Return the levers of the best plan of which no race has shown a gain.
 
-    A lever that is in because it may make launches alike stays with one that gains.
+    That may be the race of a bundle. A lever that is in because it may make launches alike stays
+    with one that gains.
     """
     strategy = replay(candidates, history, criteria=criteria)
-    grounds = grounds_of(strategy)
+    together, grounds = strategy.bundle, grounds_of(strategy)
     likely = {lever for lever, seen in grounds.items() if is_likely(seen)}
+    if together is not None and is_likely(together):
+        likely |= together.baseline.differing(together.candidate)
     return frozenset(grounds) - likely - (strategy.steadied if likely else set())
 
 

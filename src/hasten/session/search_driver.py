@@ -84,7 +84,7 @@ class SearchDriver:
 
     @property
     def guesses(self) -> frozenset[str]:
-        """The levers of the best plan whose race left open whether they gain anything."""
+        """The levers of the best plan of which no race has shown a gain."""
         return search.guesses(self._candidates, self._journal.history, criteria=self._criteria)
 
     @property
