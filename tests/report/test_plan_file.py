@@ -13,7 +13,7 @@ from rich.console import Console
 
 from hasten import lever
 from hasten.errors import PlanError, UsageError
-from hasten.records import Budget, Entry, LossEnvelope, Plan, Reason, Torch
+from hasten.records import Budget, Effect, Entry, LossEnvelope, Plan, Reason, Torch
 from hasten.report import plan_file, plan_places, plan_writing
 from hasten.report import text as text_report
 
@@ -192,6 +192,10 @@ def test_unknown_facts_are_left_out(path, tuning):
         ("schema = 1\nplan = 3", r"The \[plan\] of .* is not a table"),
         ("schema = 1\nmachine = 1\n[plan]", r"The \[machine\] of .* is not a table"),
         ("schema = 1\nassume = 1\n[plan]", "The assume in .* is not a list of texts: 1"),
+        (
+            "schema = 1\nmachine.instructions = 'avx2'\n[plan]",
+            "The instructions in .* is not a list of texts: 'avx2'",
+        ),
         ("schema = 1\nassume = ['x']\n[plan]", "There is no assumption 'x'"),
         ("schema = 1\n[plan]\na = [1]", "The setting of a in"),
         ("schema = 1\n[plan]\na = 2026-01-01", "The setting of a in"),
@@ -279,6 +283,49 @@ def test_what_differs_is_said_and_what_matters_refuses(here, change, words, refu
     (found,) = plan_file.differences(saved, change(machine), workload)
     assert words in found.message
     assert found.refuses is refuses
+
+
+BF16 = {"instructions": ["avx2", "avx512_bf16"]}
+OLD = ("avx2",)
+
+
+def lacking(here, then, now):
+    """Return what is said of the instructions of a CPU under a plan of one lever."""
+    saved, machine, workload = here
+    saved = replace(saved, machine=then, plan=Plan().with_lever("narrow", True))
+    machine = replace(machine, cpu=replace(machine.cpu, instruction_sets=now))
+    seen = plan_file.differences(saved, machine, workload)
+    return [one for one in seen if "lacks" in one.message]
+
+
+@pytest.mark.parametrize(
+    ("then", "effect", "refuses"),
+    [
+        (BF16, Effect.PRECISION, True),
+        (BF16, Effect.EXACT, False),
+        (BF16 | {"gpu": "A100"}, Effect.PRECISION, False),
+    ],
+)
+def test_a_cpu_that_lacks_instructions_refuses_products_in_fewer_bits(
+    here, monkeypatch, then, effect, refuses
+):
+    monkeypatch.setattr(lever, "load", lambda name: SimpleNamespace(name=name, effect=effect))
+    (found,) = lacking(here, then, OLD)
+    assert found.refuses is refuses
+    assert "a CPU with avx512_bf16, which this one lacks" in found.message
+    assert ("narrow may be many times slower" in found.message) is refuses
+
+
+@pytest.mark.parametrize(("then", "now"), [(BF16, (*OLD, "avx512_bf16")), (BF16, ()), ({}, OLD)])
+def test_a_cpu_that_lacks_nothing_or_is_unknown_is_no_difference(here, then, now):
+    assert lacking(here, then, now) == []
+
+
+def test_the_instructions_of_the_cpu_are_kept_with_the_plan(path, tuning):
+    cpu = replace(tuning.machine.cpu, instruction_sets=("avx2", "avx512f"))
+    tuning = replace(tuning, machine=replace(tuning.machine, cpu=cpu))
+    plan_writing.write_plan(path, tuning, snippets={}, today=TODAY)
+    assert plan_file.read_plan(path).machine["instructions"] == ["avx2", "avx512f"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import lever
 from hasten.errors import PlanError, reason_of, shown
-from hasten.records import REPEATABLE, STRUCTURE, Entry, LossEnvelope, Plan
+from hasten.records import REPEATABLE, STRUCTURE, Effect, Entry, LossEnvelope, Plan
 from hasten.report.plan_state import State
 from hasten.report.wording import PASSED, PLAN_NAME, utf8, words
 
@@ -48,7 +48,8 @@ class SavedPlan:
     """A plan as read from a file.
 
     Attributes:
-        machine: the fingerprint: cpu, cores, torch, python; a missing key means unknown.
+        machine: the fingerprint: cpu, instructions, cores, torch, python; a missing key means
+            unknown.
         command: the script (module, notebook, program) and its arguments.
         script_hash: of the script's own file; None if the file does not say.
         settings: hashes of the files with settings that its arguments name.
@@ -168,6 +169,7 @@ def differences(saved: SavedPlan, machine: Machine, workload: Workload) -> tuple
         and (then := saved.machine.get(key)) is not None
         and not alike(key, then, here[key])
     ]
+    found += _lacking_instructions(saved, machine)
     found += _command_differences(saved, _spelt(workload))
     if not any(one.refuses for one in found) and (edited := _edited(saved, workload)):
         message = f"{shown(edited)} has changed since it was tuned."
@@ -208,6 +210,20 @@ def _decides(key: str, then: object, here: Mapping[str, Any]) -> bool:
     if key == "torch":
         return _release(str(then)) != _release(str(here[key]))
     return key == "cores"
+
+
+def _lacking_instructions(saved: SavedPlan, machine: Machine) -> list[Difference]:
+    """Return what this CPU cannot compute and the other could; many models share one name."""
+    then, here = saved.machine.get("instructions"), machine.cpu.instruction_sets
+    lacking = [name for name in then if name not in here] if isinstance(then, list) else []
+    if not lacking or not here:
+        return []
+    message = f"The plan was tuned on a CPU with {', '.join(lacking)}, which this one lacks"
+    narrow = [item.name for item, _ in lever.lookup(saved.plan) if item.effect is Effect.PRECISION]
+    if not narrow or "gpu" in saved.machine:
+        return [Difference(message=f"{message}.", refuses=False)]
+    slower = f"{', '.join(narrow)} may be many times slower here"
+    return [Difference(message=f"{message}: {slower}.", refuses=True)]
 
 
 def _release(version: str) -> tuple[str, ...]:
@@ -364,6 +380,7 @@ def _machine(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
                 f"The {name} in the [machine] of {path} is {reprlib.repr(value)}.",
                 remedy="Write a number from 1, or delete the line.",
             )
+    _texts(path, machine, "instructions")
     return machine
 
 
@@ -430,6 +447,7 @@ def fingerprint(machine: Machine) -> dict[str, Any]:
     """Return the facts that a plan depends on, as far as they are known."""
     known = {
         "cpu": machine.cpu.model,
+        "instructions": list(machine.cpu.instruction_sets) or None,
         "gpu": machine.gpu or None,
         "cores": machine.budget.core_count,
         "slurm_cpus": machine.budget.slurm_count,
