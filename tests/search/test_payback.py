@@ -212,6 +212,16 @@ def test_what_is_no_step_is_no_faster() -> None:
     assert passes(Traits(), longer_s=0.0, outside_s=1e-5) is None
 
 
+def test_what_is_no_step_and_was_seen_a_few_times_widens_the_interval() -> None:
+    known, vague = (
+        passes(Traits(), longer_s=0.0, outside_s=0.1, outside_off_s=off_s).whole
+        for off_s in (0.0, 0.05)
+    )
+    assert vague.mid_ratio == known.mid_ratio
+    assert vague.low_ratio == pytest.approx(0.25 / (0.025 + 0.15))
+    assert vague.high_ratio == pytest.approx(0.15 / (0.1 / 6 + 0.05))
+
+
 @pytest.mark.parametrize(("under_s", "counted_s"), [(0.105, 0.1), (0.15, 0.15), (0.05, 0.05)])
 def test_an_evaluation_that_a_plan_changes_counts_as_it_is_then(under_s, counted_s) -> None:
     found = passes(Traits(), longer_s=0.0, outside_s=0.1, outside_under_s=under_s)

@@ -212,7 +212,10 @@ def test_rare_long_steps_lessen_the_gain_of_the_whole_training(tuned, monkeypatc
         noise=lambda rng: (log(100) if not i % 300 else rng.gauss(0, 0.02) for i in count()),
     ).tuning  # fmt: skip
     assert seen.speedup.mid_ratio == pytest.approx(1.3, rel=0.03)
-    assert 1.15 < seen.passes.whole.mid_ratio < 1.25
+    whole, steps = seen.passes.whole, seen.speedup
+    assert 1.15 < whole.mid_ratio < 1.25
+    # A few were seen: how often they come is known less well than what a step gains.
+    assert whole.high_ratio / whole.low_ratio > 1.02 * steps.high_ratio / steps.low_ratio
 
 
 @pytest.mark.parametrize(("life_count", "is_kept"), [(200, False), (2000, True)])

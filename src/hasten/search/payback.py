@@ -118,6 +118,7 @@ def passes_of(
     longer_s: float,
     outside_s: float = 0.0,
     outside_under_s: float | None = None,
+    outside_off_s: float = 0.0,
     training_s: float | None,
     life_count: int | None = None,
 ) -> Passes | None:
@@ -131,6 +132,7 @@ def passes_of(
         outside_s: seconds that pass outside of steps for each step.
         outside_under_s: the same under the plan, None where that is not known. What is about the
             same counts as unchanged: it was seen a few times at most.
+        outside_off_s: how far both may be off, which widens the interval.
         training_s: seconds of the training as it is; None where nobody said.
         life_count: steps of the training, where a trial has seen its end.
     """
@@ -138,28 +140,33 @@ def passes_of(
     longer_s = max(0.0, longer_s) if step_count else 0.0
     if outside_under_s is None or abs(outside_under_s - outside_s) <= _ALIKE * outside_s:
         outside_under_s = outside_s
-    pass_s, between_s, under_s = (
-        max(1, step_count) * seconds for seconds in (step_s, outside_s, outside_under_s)
+    pass_s, between_s, under_s, off_s = (
+        max(1, step_count) * seconds
+        for seconds in (step_s, outside_s, outside_under_s, outside_off_s)
     )
     training_s = known_training_s(training_s, life_count, step_s=step_s + outside_s)
     pass_count = _ASSUMED_PASSES
     if training_s is not None:
         pass_count = max(1, round(training_s / (pass_s + between_s)))
 
-    def over(count: int, ratio: float) -> float:
-        whole_s = count * (pass_s + between_s)
-        return whole_s / (count * (pass_s / ratio + under_s) + longer_s)
+    def over(count: int, ratio: float, also_s: float = 0.0) -> float:
+        whole_s = count * (pass_s + between_s + also_s)
+        return whole_s / (count * (pass_s / ratio + under_s + also_s) + longer_s)
 
     mid_ratio = speedup.mid_ratio
     if over(pass_count, mid_ratio) > _TOLD_RATIO * mid_ratio:
         return None
-    ends = (over(pass_count, end) for end in (speedup.low_ratio, mid_ratio, speedup.high_ratio))
-    low_ratio, whole_ratio, high_ratio = ends
+    lows, highs = (
+        [over(pass_count, end, also_s) for also_s in (-off_s, off_s)]
+        for end in (speedup.low_ratio, speedup.high_ratio)
+    )
     return Passes(
         step_count=step_count, longer_s=longer_s, outside_s=outside_s,
         outside_under_s=outside_under_s, pass_count=pass_count,
         is_assumed=training_s is None, first_ratio=over(1, mid_ratio),
-        whole=Interval(low_ratio=low_ratio, mid_ratio=whole_ratio, high_ratio=high_ratio),
+        whole=Interval(
+            low_ratio=min(lows), mid_ratio=over(pass_count, mid_ratio), high_ratio=max(highs)
+        ),
     )  # fmt: skip
 
 

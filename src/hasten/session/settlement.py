@@ -313,7 +313,7 @@ class Settlement:
         cost_s = median(pair.baseline_s for pair in seen.pairs)
         outside_s, under_s = self._runner.statistics.outside_s(own, other)
         block_count = self._runner.pace.shape(own, other, apart=True).block_count
-        rare_s = self._runner.rhythm.rare_s(block_count)
+        rare_s, off_s = self._runner.rhythm.rare_s(block_count)
         outside_s, under_s = outside_s + rare_s, under_s + rare_s
         if filling(other).settings:  # the first evaluation is longer then, and later ones shorter
             under_s = outside_s
@@ -324,6 +324,7 @@ class Settlement:
             longer_s=self._runner.starts.first_pass_s(own, other),
             outside_s=outside_s,
             outside_under_s=under_s,
+            outside_off_s=off_s,
             training_s=self._options.training_s,
             life_count=self._runner.pace.life_count,
         )

@@ -266,17 +266,21 @@ class ScriptRhythm:
         two = zip(costs[::2], costs[1::2], strict=False)
         return [pair(both, first, None) for both in two for first in (True, False)]
 
-    def rare_s(self, block_count: int) -> float:
+    def rare_s(self, block_count: int) -> tuple[float, float]:
         """Return the seconds of a mean step that rare long ones add, where most blocks have none.
 
         A training is all of its steps, those that draw or save something once in a thousand too,
         and a median of blocks does not see them. What they take counts as time outside of steps.
+
+        Returns:
+            That, and how far it may be off: as many steps may hold one more of them, or one fewer.
         """
         found = rare_steps(self._busy_s) if self._busy_s else []
-        if len(found) * block_count >= _HELD_RATIO * len(self._busy_s):
-            return 0.0
+        if not found or len(found) * block_count >= _HELD_RATIO * len(self._busy_s):
+            return 0.0, 0.0
         usual_s = median(self._busy_s)
-        return sum(self._busy_s[index] - usual_s for index in found) / len(self._busy_s)
+        rare_s = sum(self._busy_s[index] - usual_s for index in found) / len(self._busy_s)
+        return rare_s, rare_s / len(found)
 
     def look(self, statistics: PlanStatistics, *plans: Plan) -> None:
         """Decide before a race of plans whether their steps have been seen to wait for a loader."""
