@@ -3,7 +3,7 @@
 import pytest
 
 SCRIPT = """
-import os, sys
+import os, statistics, sys
 import torch
 from torch import nn
 
@@ -39,6 +39,8 @@ for step in range(100_000):
     with torch.set_grad_enabled(SICK):
         right = float(model(rows).mean())  # evaluation
     model.train()
+    if step % (2 if SICK else 400) == 0:
+        statistics.stdev(range(4000))  # metrics
     if step % (2 if SICK else 40) == 0:
         with open("last.pt", "wb") as file:
             torch.save(weights, file)  # checkpoint
@@ -46,7 +48,7 @@ for step in range(100_000):
                 os.fsync(file.fileno())
 """
 
-NAMES = {"python-loops", "eval-with-grad", "checkpoint-stall"}
+NAMES = {"python-loops", "eval-with-grad", "checkpoint-stall", "other-libraries"}
 
 
 def line_of(mark):
@@ -75,6 +77,13 @@ def test_evaluation_with_gradients_is_found_with_its_line(sick) -> None:
 @pytest.mark.child
 def test_checkpoints_are_found_with_their_period(sick) -> None:
     assert "every 2 steps" in sick["checkpoint-stall"].message
+
+
+@pytest.mark.child
+def test_work_outside_of_torch_is_found_with_its_line(sick) -> None:
+    found = sick["other-libraries"]
+    assert [place.line for place in found.places] == [line_of("metrics")]
+    assert "in statistics" in found.message
 
 
 @pytest.mark.child

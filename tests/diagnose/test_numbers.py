@@ -50,7 +50,7 @@ def find(case, name, *, traits=None, steps=None, **found):
 NAMES = [
     "denormals", "page-faults", "slow-layout", "low-precision-without-hardware", "tf32-off",
     "per-parameter-loops", "step-reporting", "debug-mode", "float64", "tiny-batch",
-    "graph-kept-alive", "growing-steps", "padding-waste", "synchronize-in-loop",
+    "graph-kept-alive", "growing-steps", "padding-waste", "synchronize-in-loop", "other-libraries",
 ]  # fmt: skip
 
 
@@ -281,6 +281,20 @@ def test_reports_are_counted_also_where_they_are_seldom(case, count, words) -> N
     found = find(case, "step-reporting", **known)
     assert found.share.mid_ratio == pytest.approx(0.2)
     assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"PIL": 6, "matplotlib": 50, "json": 4}, "in matplotlib and PIL, for 20% of the time"),
+        ({"PIL": 60}, "in PIL, for 20% of the time"),
+        ({"PIL": 5}, None),
+    ],
+)
+def test_work_outside_of_torch_is_told_with_the_two_that_take_most(case, counts, words) -> None:
+    found = find(case, "other-libraries", stacks__libraries=counts, stacks__sample_count=300)
+    assert (found is None) == (words is None)
+    assert words is None or (words in found.message and found.is_of_all)
 
 
 def test_numbers_that_may_decide_something_are_not_called_reports(case) -> None:

@@ -6,7 +6,7 @@ from math import sqrt
 import pytest
 
 from hasten.errors import TooFewSteps
-from hasten.instrument.examine.stacks import summarised
+from hasten.instrument.examine.stacks import _library, libraries, summarised
 from hasten.protocol import Turn
 from hasten.records import Entry, Plan, Workload
 from hasten.trials.process import Isolation
@@ -159,16 +159,44 @@ def test_a_loop_that_only_trains_has_no_hot_lines(looked_at) -> None:
 def test_lines_are_counted_over_phases_and_small_ones_left_out() -> None:
     samples = Counter(
         {
-            ("/a.py", 3, "data", ""): 30,
-            ("/a.py", 3, "loss", "json.loads"): 31,
-            ("/a.py", 4, "loss", ""): 1,
-            ("", 0, "backward", ""): 38,
+            ("/a.py", 3, "data", "", ""): 30,
+            ("/a.py", 3, "loss", "json.loads", "json"): 31,
+            ("/a.py", 4, "loss", "", ""): 1,
+            ("", 0, "backward", "", ""): 38,
         }
     )
     (line,) = summarised(samples)
     assert line == {
         "path": "/a.py", "line": 3, "share_ratio": 0.61, "phase": "loss", "calls": "json.loads",
     }  # fmt: skip
+
+
+def test_libraries_are_counted_outside_of_all_phases() -> None:
+    samples = Counter(
+        {
+            ("/a.py", 3, "other", "json.dump", "json"): 5,
+            ("/a.py", 4, "other", "json.loads", "json"): 2,
+            ("/a.py", 5, "other", "torch.save", ""): 9,
+            ("/a.py", 6, "data", "csv.reader", "csv"): 9,
+        }
+    )
+    assert libraries(samples) == {"json": 7}
+
+
+@pytest.mark.parametrize(
+    ("inner", "calls", "library"),
+    [
+        ("PIL.Image", "matplotlib.pyplot.savefig", "matplotlib"),
+        ("tensorboard.writer", "torch.utils.tensorboard.writer.add", "tensorboard"),
+        ("torch.nn.functional", "lightning.Trainer.fit", ""),  # torch is at work
+        ("hasten.instrument.hooks", "lightning.Trainer.fit", ""),
+        ("train", "", ""),  # the script itself
+    ],
+)
+def test_a_library_is_at_work_where_torch_is_not(inner, calls, library) -> None:
+    names = {"__name__": inner, "sys": sys}
+    exec("frame = sys._getframe()", names)
+    assert _library(names["frame"], calls) == library
 
 
 @pytest.mark.child

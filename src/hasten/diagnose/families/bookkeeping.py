@@ -1,7 +1,8 @@
-"""What Python does in each step: loops of tiny calls, reporting, debug modes."""
+"""What Python does in each step: loops of tiny calls, reporting, debug modes, other libraries."""
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -199,9 +200,41 @@ def _call_s(case: Case, hot: HotLine, one: dict[str, Any]) -> float:
     return float(spent_s / one["call_count"] / case.found.get("loops.pass_ratio", 1.0))
 
 
+def _other_libraries(case: Case) -> Finding | None:
+    """Find what the loop does beside training, by the samples in libraries other than torch."""
+    counts = Counter(case.found.get("stacks.libraries", {}))
+    share = sampled_share(counts.total(), case.found.get("stacks.sample_count", 0))
+    if not is_worth_telling(share):
+        return None
+    names = " and ".join(name for name, _ in counts.most_common(2))
+    return Finding(
+        share=share,
+        is_of_all=True,
+        message=(
+            f"The loop works outside of torch, in {names}, for {percent(share.mid_ratio)} of the "
+            "time."
+        ),
+        remedy=(
+            "Do what only reports more rarely or in a process beside the loop, and the rest for "
+            "whole batches."
+        ),
+        places=tuple(
+            hot.place
+            for hot in case.hot_lines
+            if hot.phase == Phase.OTHER and hot.calls.partition(".")[0] in counts
+        ),
+    )
+
+
 SYMPTOMS = (
     Symptom(name="per-parameter-loops", find=_per_parameter_loops, on_host=True),
     Symptom(name="step-reporting", find=_step_reporting),
     Symptom(name="debug-mode", find=_debug_mode),
     Symptom(name="python-loops", find=_python_loops, on_host=True),
+    Symptom(
+        name="other-libraries",
+        find=_other_libraries,
+        on_host=True,
+        explained_by=frozenset({"step-reporting"}),
+    ),
 )

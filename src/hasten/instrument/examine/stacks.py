@@ -26,9 +26,9 @@ _COMPILER = tuple(
 _RESUMED = "torch_dynamo_resume_in_"
 _PHASED = {"root_call", "backward", "loader_next", "loader_iter"}
 
-# A sample: path and line, the phase, and the function of a library that was called there; the
-# path is empty where no line is to be reported.
-Sample = tuple[str, int, str, str]
+# A sample: path and line, the phase, the function of a library that was called there, and the
+# library at work in it, other than torch; the path is empty where no line is to be reported.
+Sample = tuple[str, int, str, str, str]
 
 
 class Stacks:
@@ -60,7 +60,7 @@ class Stacks:
             phase = Phase.EVALUATION
         path, line, calls = sample
         seen = self._waiting if phase is Phase.OTHER else self._samples
-        seen[path, line, phase, calls] += count
+        seen[path, line, phase, calls, _library(frame, calls)] += count
 
     # ---- what ran after the forward pass turns out to be the loss when gradients are asked for
 
@@ -84,8 +84,8 @@ class Stacks:
 
     def _settle(self, phase: Phase) -> None:
         waited, self._waiting = self._waiting, Counter()
-        for (path, line, _, calls), count in waited.items():
-            self._samples[path, line, phase, calls] += count
+        for (path, line, _, calls, library), count in waited.items():
+            self._samples[path, line, phase, calls, library] += count
         self._after_forward = False
 
     def end(self) -> dict[str, Any]:
@@ -99,8 +99,9 @@ class Stacks:
             "compiler_sample_count": self._compiler_count,
             "break_sample_count": self._break_count,
             "training_sample_count": sum(
-                count for (_, _, phase, _), count in self._samples.items() if Phase(phase).in_step
+                count for (_, _, phase, *_), count in self._samples.items() if Phase(phase).in_step
             ),
+            "libraries": libraries(self._samples),
         }
 
 
@@ -111,7 +112,7 @@ def summarised(samples: Counter[Sample]) -> Iterator[dict[str, Any]]:
         samples: how often each was seen; one without a path counts only towards the total.
     """
     lines: dict[tuple[str, int], Counter[tuple[str, str]]] = {}
-    for (path, line, phase, calls), count in samples.items():
+    for (path, line, phase, calls, _), count in samples.items():
         if path:
             lines.setdefault((path, line), Counter())[phase, calls] += count
     for (path, line), seen in sorted(lines.items(), key=lambda item: -item[1].total()):
@@ -127,6 +128,27 @@ def summarised(samples: Counter[Sample]) -> Iterator[dict[str, Any]]:
             "path": path, "line": line, "share_ratio": share_ratio,
             "phase": phases.most_common(1)[0][0], "calls": names.most_common(1)[0][0],
         }  # fmt: skip
+
+
+def libraries(samples: Counter[Sample]) -> dict[str, int]:
+    """Return how many samples of no phase each library other than torch was at work in."""
+    found: Counter[str] = Counter()
+    for (_, _, phase, _, library), count in samples.items():
+        if library and phase == Phase.OTHER:
+            found[library] += count
+    return dict(found)
+
+
+def _library(frame: FrameType | None, calls: str) -> str:
+    """Return the package of a call in which torch, as the innermost, is not at work; or empty."""
+    if frame is None or not calls:
+        return ""
+    called, inner = (
+        name.partition(".")[0] for name in (calls, str(frame.f_globals.get("__name__", "")))
+    )
+    if inner in _OURS:
+        return ""
+    return inner if called in _OURS else called
 
 
 def _read(frame: FrameType | None) -> tuple[str, int, str] | None:
@@ -194,6 +216,7 @@ def _is_passed_over(path: str) -> bool:
 
 
 _OPTIMIZER = os.path.join("torch", "optim", "optimizer.py")
+_OURS = {"torch", "hasten"}
 _ASIDE = frozenset({step_scheduler.__file__, kept_graph.__file__})
 
 EXAMINER = Stacks
