@@ -6,29 +6,36 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from hasten.instrument.traits import TraitsReader
 from hasten.lever import ScriptContext
-from hasten.levers.batched_fetch import LEVER, SERVED, apply
+from hasten.levers.batched_fetch import LEVER, apply
+from hasten.loader.sources.offers import OFFERS, why_not_batched
 from hasten.records import Traits
 from hasten.testing import LAPTOP, fed
+
+TABLE = TensorDataset(torch.arange(6))
 
 
 def context(traits):
     return ScriptContext(machine=LAPTOP, traits=traits)
 
 
-@pytest.mark.parametrize("dataset", ["TensorDataset", "StackDataset", "Tensor"])
-def test_is_tried_for_tables_in_memory(dataset) -> None:
-    assert LEVER.settings(context(fed(dataset=dataset))) == (True,)
-
-
-def test_is_tried_for_a_class_of_the_script_whose_code_is_followed() -> None:
-    assert LEVER.settings(context(fed(dataset="Digits", is_batchable=True))) == (True,)
-    assert LEVER.settings(context(fed(dataset="Digits"))) == ()
-    ours = fed(dataset="Digits", is_batchable=True, is_pure=False, unproven="it changes")
+def test_is_tried_unless_no_source_reads_such_batches() -> None:
+    assert LEVER.settings(context(fed())) == (True,)
+    assert LEVER.settings(context(fed(unbatched="nothing reads them"))) == ()
+    ours = fed(is_pure=False, unproven="it changes")
     assert LEVER.settings(context(ours)) == (True,)
 
 
-def test_is_tried_where_the_dataset_is_unknown() -> None:
-    assert LEVER.settings(context(fed())) == (True,)
+@pytest.mark.parametrize(
+    ("dataset", "details", "why"),
+    [
+        (TABLE, {}, ""),
+        (Subset(TABLE, [1, 2]), {}, ""),
+        (TABLE, {"collate_fn": list}, "the loader has a collate_fn of its own"),
+        (["a", "b"], {}, "only the code of words can make its items"),
+    ],
+)
+def test_a_loader_says_why_no_source_reads_its_batches(dataset, details, why) -> None:
+    assert why_not_batched(DataLoader(dataset, **details), "words") == why
 
 
 @pytest.mark.parametrize(
@@ -36,7 +43,7 @@ def test_is_tried_where_the_dataset_is_unknown() -> None:
     [
         (Traits(), "no DataLoader"),
         (fed(is_map_style=False), "iterable"),
-        (fed(dataset="ImageFolder"), "code of ImageFolder"),
+        (fed(unbatched="only the code of ImageFolder"), "code of ImageFolder"),
     ],
 )
 def test_says_why_there_is_nothing_to_try(traits, why) -> None:
@@ -44,13 +51,9 @@ def test_says_why_there_is_nothing_to_try(traits, why) -> None:
     assert why in LEVER.why_not(context(traits))
 
 
-@pytest.mark.parametrize(
-    ("dataset", "worker_count", "is_tried"),
-    [("TensorDataset", 0, True), ("TensorDataset", 2, False), ("MNIST", 0, True),
-     ("MNIST", 2, False)],
-)  # fmt: skip
-def test_only_a_loader_with_workers_needs_a_proof(dataset, worker_count, is_tried) -> None:
-    traits = fed(dataset=dataset, worker_count=worker_count, is_pure=False, unproven="it changes")
+@pytest.mark.parametrize(("worker_count", "is_tried"), [(0, True), (2, False)])
+def test_only_a_loader_with_workers_needs_a_proof(worker_count, is_tried) -> None:
+    traits = fed(worker_count=worker_count, is_pure=False, unproven="it changes")
     assert bool(LEVER.settings(context(traits))) is is_tried
     assert is_tried or "it changes" in LEVER.why_not(context(traits))
 
@@ -79,7 +82,7 @@ def test_offers_its_sources_until_it_is_undone(monkeypatch) -> None:
     engine = LiveScreen()
     monkeypatch.setattr("hasten.levers.batched_fetch.engine_for", lambda training: engine)
     undo = apply(engine, True)
-    assert engine.offers == [one.offer for one in SERVED]
+    assert engine.offers == list(OFFERS)
     undo()
     assert engine.offers == []
 

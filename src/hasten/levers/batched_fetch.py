@@ -11,11 +11,11 @@ Source: https://github.com/pytorch/pytorch/issues/106704
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from hasten.lever import Lever, undo_all, unless
 from hasten.loader import engine_for
-from hasten.loader.sources import arrays, batched_items, gather
+from hasten.loader.sources.offers import OFFERS
 from hasten.loader.worker_counts import unproven
 from hasten.records import Effect, Phase, Scope
 
@@ -23,28 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hasten.lever import ScriptContext, Training
-    from hasten.records import LoaderTraits
-
-
-class Served(NamedTuple):
-    """Datasets that one source reads.
-
-    Attributes:
-        offer: returns the source for a loader, or why there is none.
-        datasets: names of classes, below `Subset` and `ConcatDataset`: the trait `loader.dataset`.
-            Others need no trial; None where the trait `loader.is_batchable` decides.
-    """
-
-    offer: Callable[[Any], Any]
-    datasets: frozenset[str] | None
-
-
-# Asked in this order for each loader; the first to return a source gets the loader.
-SERVED = (
-    Served(gather.offer, frozenset({"Tensor", "TensorDataset", "StackDataset"})),
-    Served(arrays.offer, arrays.NAMES),
-    Served(batched_items.offer, None),
-)
 
 
 def why_not(context: ScriptContext) -> str:
@@ -54,22 +32,16 @@ def why_not(context: ScriptContext) -> str:
         return "the loop takes its batches from no DataLoader"
     if not loader.is_map_style:
         return "an iterable dataset yields row after row: there is nothing to read at once"
-    if not any(_may_read(one.datasets, loader) for one in SERVED):
-        return f"only the code of {loader.dataset} can make its items"
+    if loader.unbatched:
+        return loader.unbatched
     # Without workers, a source reads what torch would at the same moment: nothing is to be shown.
     return unproven(context) if context.traits.worker_count else ""
-
-
-def _may_read(datasets: frozenset[str] | None, loader: LoaderTraits) -> bool:
-    if datasets is None:
-        return loader.is_batchable
-    return not loader.dataset or loader.dataset in datasets  # without a name it may be any
 
 
 def apply(training: Training, setting: bool) -> Callable[[], None]:
     """Offer the sources to every loader; each is taken only where its batches are the same."""
     engine = engine_for(training)
-    return undo_all([engine.add(one.offer) for one in SERVED])
+    return undo_all([engine.add(offer) for offer in OFFERS])
 
 
 LEVER = Lever(

@@ -14,7 +14,7 @@ from hasten.loader.cache.recipes import is_folder
 from hasten.loader.indices import order_of
 from hasten.loader.proof.prove import prove
 from hasten.loader.proof.verdict import ASSUMPTION
-from hasten.loader.sources import batched_items
+from hasten.loader.sources.offers import why_not_batched
 from hasten.loader.view import worker_setup
 
 if TYPE_CHECKING:
@@ -155,14 +155,15 @@ class Proofs:
         # What sets workers up counts as drawing, too, if it seeds them.
         is_told = found.is_pure and worker_setup(loader) is None
         unkept, opens_pictures = what_is_kept(loader)
+        base = base_of(loader.dataset)
         self._examined[dataset] = (
             found,
             {
                 "is_pure": found.is_pure,
                 "is_unchanged": found.is_whole,
                 "unproven": found.message,
-                "is_batchable": not isinstance(batched_items.offer(loader), str),
-                "is_folder": is_folder(base_of(loader.dataset)),
+                "unbatched": why_not_batched(loader, type(base).__name__),
+                "is_folder": is_folder(base),
                 "draws": found.draws if is_told else None,
                 "unkept": unkept,
                 "opens_pictures": opens_pictures,

@@ -28,7 +28,7 @@ class LoaderTraits:
         is_pure: making an item has no effects outside of the batch; None where nobody proved it.
         is_unchanged: what making an item reads stays as it is, too.
         unproven: why one of these two is not proven.
-        is_batchable: the code of its items can be run for a whole batch at once.
+        unbatched: why no batch of them can be read at once; empty where one may.
         is_folder: they are files that torchvision decodes before it draws anything.
         opens_pictures: their code opens files with Pillow.
         unkept: why none of them may be kept for later passes, by their code; empty where some may.
@@ -48,7 +48,7 @@ class LoaderTraits:
     is_pure: bool | None = None
     is_unchanged: bool = False
     unproven: str = ""
-    is_batchable: bool = False
+    unbatched: str = ""
     is_folder: bool = False
     opens_pictures: bool = False
     unkept: str = ""

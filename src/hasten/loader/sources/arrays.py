@@ -43,10 +43,6 @@ _SHAPES = {
     "torchvision.datasets.stl10.STL10": ArrayShape("CYX", "labels", whole=True),
     "torchvision.datasets.svhn.SVHN": ArrayShape("CYX", "labels", whole=True),
 }
-NAMES = frozenset(
-    {"CIFAR10", "CIFAR100", "EMNIST", "FashionMNIST", "KMNIST", "MNIST", "STL10", "SVHN"}
-)
-"""Data sets that torchvision makes in these shapes; a subclass has a name of its own."""
 
 _READ = ("data", "targets", "labels", "transform", "target_transform")
 

@@ -74,9 +74,9 @@ def why_not_collated(loader: Any) -> str:
     if loader._dataset_kind != 0:
         return "an iterable dataset has no indices"
     if not loader._auto_collation:
-        return "it makes no batches (batch_size=None)"
+        return "the loader makes no batches (batch_size=None)"
     if loader.collate_fn is not default_collate or default_collate is not collate.default_collate:
-        return "it has a collate_fn of its own"
+        return "the loader has a collate_fn of its own"
     known: Any = collate.default_collate_fn_map
     own = [*known.values(), default_collate, collate.collate]
     if not all(getattr(function, "__globals__", None) is vars(collate) for function in own):
