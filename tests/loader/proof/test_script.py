@@ -1,8 +1,13 @@
 """What the script itself may do to the data, seen from its own loop."""
 
+from time import perf_counter
+
+import numpy
 import pytest
+import torch
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
+from hasten.loader.proof.holders import sharing
 from hasten.loader.proofs import Proofs
 
 HEAD = """\
@@ -1406,3 +1411,20 @@ print(rows.table["label"].value_counts())
 
 def test_pictures_whose_names_stand_in_a_table_are_proved(said) -> None:
     assert said(HEAD + PICTURES) == ["whole"]
+
+
+def test_what_lies_in_the_memory_of_others_is_found() -> None:
+    table, other = torch.arange(12.0), torch.ones(3)
+    rows = numpy.asarray(table)
+    views = [table[2:4], table.view(3, 4), rows[3:5], other, torch.empty(0), rows[:3], rows[8:]]
+    found = sharing([rows[3:8], torch.ones(1)], views)
+    assert found == {id(one) for one in views[:3]}
+    assert sharing([], views) == set()
+
+
+def test_many_samples_that_are_tensors_of_their_own_are_compared_in_a_moment() -> None:
+    """Each with each, these would be a thousand million pairs, and minutes."""
+    samples = [torch.ones(2) for _ in range(30_000)]
+    begun = perf_counter()
+    assert len(sharing(samples, samples)) == len(samples)
+    assert perf_counter() - begun < 10.0

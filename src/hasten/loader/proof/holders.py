@@ -6,6 +6,7 @@ import argparse
 import gc
 import sys
 import weakref
+from bisect import bisect_left
 from collections import defaultdict, deque
 from contextlib import suppress
 from functools import cache, lru_cache, partial
@@ -508,11 +509,29 @@ def span_of(one: Any) -> tuple[int, int] | None:
 
 def sharing(read: list[Any], arrays: list[Any]) -> set[int]:
     """Return the arrays and tensors that lie in the memory of others that are read."""
-    taken = sorted(span for one in read if (span := span_of(one)))
+    starts, ends = _merged(span for one in read if (span := span_of(one)))
     files = {str(path) for one in read if (path := getattr(one, "filename", None))}
     found = {id(one) for one in arrays if str(getattr(one, "filename", None)) in files}
-    for one in arrays if taken else ():
-        span = span_of(one)
-        if span and any(start < span[1] and span[0] < end for start, end in taken):
-            found.add(id(one))
+    for one in arrays if starts else ():
+        if span := span_of(one):
+            before = bisect_left(starts, span[1])  # those that begin before this one ends
+            if before and span[0] < ends[before - 1]:
+                found.add(id(one))
     return found
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Return where the memory of spans begins and where it ends, without overlaps, in order.
+
+    >>> _merged([(5, 9), (1, 3), (7, 12), (4, 4)])
+    ([1, 5], [3, 12])
+    """
+    starts: list[int] = []
+    ends: list[int] = []
+    for start, end in sorted(spans):
+        if ends and start <= ends[-1]:
+            ends[-1] = max(end, ends[-1])
+        elif start < end:
+            starts.append(start)
+            ends.append(end)
+    return starts, ends

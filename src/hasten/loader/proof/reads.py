@@ -112,9 +112,13 @@ class Reads:
     def has_modules(self) -> bool:
         """Whether networks, or their parameters, are read."""
         seen = (*self.objects.values(), *self.content.values())
-        kinds = {type(one) for one in seen if not _is_bare_transform(one)}
-        names = {parent.__name__ for kind in kinds for parent in kind.__mro__}
-        return bool(names & {"Module", "Parameter"})
+        kinds = {
+            kind for kind in set(map(type, seen))
+            if not {"Module", "Parameter"}.isdisjoint(parent.__name__ for parent in kind.__mro__)
+        }  # fmt: skip
+        return bool(kinds) and any(
+            type(one) in kinds and not _is_bare_transform(one) for one in seen
+        )
 
     @property
     def has_maps(self) -> bool:
