@@ -155,15 +155,14 @@ class Proofs:
         # What sets workers up counts as drawing, too, if it seeds them.
         is_told = found.is_pure and worker_setup(loader) is None
         unkept, opens_pictures = what_is_kept(loader)
-        base = base_of(loader.dataset)
         self._examined[dataset] = (
             found,
             {
                 "is_pure": found.is_pure,
                 "is_unchanged": found.is_whole,
                 "unproven": found.message,
-                "unbatched": why_not_batched(loader, type(base).__name__),
-                "is_folder": is_folder(base),
+                "unbatched": why_not_batched(loader),
+                "is_folder": is_folder(base_of(loader.dataset)),
                 "draws": found.draws if is_told else None,
                 "unkept": unkept,
                 "opens_pictures": opens_pictures,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.sources import arrays, batched_items, gather
 from hasten.loader.sources.gather import why_not_collated
+from hasten.loader.sources.subsets import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,15 +15,13 @@ if TYPE_CHECKING:
 OFFERS: tuple[Callable[[Any], Any], ...] = (gather.offer, arrays.offer, batched_items.offer)
 
 
-def why_not_batched(loader: Any, dataset: str) -> str:
-    """Say why no source reads a loader's batches at once; empty where one does.
-
-    Args:
-        loader: the loader; nothing of it is changed.
-        dataset: the name that its dataset goes by.
-    """
+def why_not_batched(loader: Any) -> str:
+    """Say why no source reads a loader's batches at once; empty where one does."""
     if why := why_not_collated(loader):
         return why
+    found = leaves(loader.dataset)
+    if isinstance(found, str):
+        return found
     if any(not isinstance(offer(loader), str) for offer in OFFERS):
         return ""
-    return f"only the code of {dataset} can make its items"
+    return f"only the code of {type(found[0]).__name__} can make its items"
