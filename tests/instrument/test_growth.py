@@ -42,11 +42,27 @@ def test_losses_of_which_one_is_alive_rise_and_fall_with_it(examiner) -> None:
 
 
 def test_graphs_are_counted_a_dozen_times_at_most(examiner, monkeypatch) -> None:
-    monkeypatch.setattr(growth, "live_node_count", lambda: 7)
+    sizes = iter(range(200))
+    monkeypatch.setattr(growth, "live_node_count", lambda: next(sizes))
     for _ in range(200):
         examiner.ended()
     assert len(examiner.end()["node_counts"]) == 13
     assert len(examiner.end()["cpu_s"]) == 200
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps"),
+    [([7, 7, 7, 7], [1, 2, 3, 4]), ([9, 7, 8, 8, 9, 9], [1, 2, 3, 4, 5, 6])],
+)
+def test_graphs_that_do_not_rise_are_counted_four_times(
+    examiner, monkeypatch, sizes, steps
+) -> None:
+    """Each count goes through every object in memory."""
+    left = iter(sizes)
+    monkeypatch.setattr(growth, "live_node_count", lambda: next(left))
+    for _ in range(max(steps) if len(sizes) > 4 else 20):
+        examiner.ended()
+    assert [step for step, _ in examiner.end()["node_counts"]] == steps
 
 
 def test_a_count_takes_no_time_of_any_step(monkeypatch) -> None:

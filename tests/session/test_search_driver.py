@@ -57,6 +57,19 @@ def answer(*rows):
     return SimpleNamespace(plan=Plan(), speedup=None, levers=rows)
 
 
+def test_in_a_short_budget_nothing_is_pruned_after_the_first_gain() -> None:
+    """Proof and confirmation need what is left, however much findings name of the levers in."""
+    named = [
+        replace(candidate(name), named_ratio=0.5, phases=frozenset({phase}))
+        for name, phase in (("one", Phase.DATA), ("two", Phase.OPTIMIZER))
+    ]
+    driver = driver_after(1, named, lambda plan: 0.9 ** len(plan.settings))
+    assert driver.best.levers == {"one", "two"}
+    assert not driver.is_over
+    driver.short = True
+    assert driver.is_over
+
+
 def test_what_a_lost_lever_had_displaced_is_worth_an_answer_of_its_own() -> None:
     driver = driver_after(inf)
     assert driver.best == CACHE

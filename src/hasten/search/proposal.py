@@ -45,7 +45,8 @@ class Proposal:
         scope: the widest scope among the levers that differ: what the race needs.
         expected_ratio: the speed-up that such a race gives on average, 1 where it is not run
             for a speed-up.
-        named_ratio: the largest share of a step that a finding names for a lever that differs.
+        named_ratio: the largest share of a step, as it is beside the incumbent, that a finding
+            names for a lever that would come in; 0 where none does.
     """
 
     kind: Kind
@@ -101,11 +102,11 @@ def propose_race(
     *,
     lever: str | None = None,
     expected_ratio: float = 1.0,
+    named_ratio: float = 0.0,
 ) -> Proposal:
     """Return the proposal of a race, with the scope that it needs."""
     differing = baseline.differing(candidate)
-    turned = [candidate for candidate in candidates if candidate.lever in differing]
-    switches = [SCOPES.index(candidate.scope) for candidate in turned]
+    switches = [SCOPES.index(one.scope) for one in candidates if one.lever in differing]
     return Proposal(
         kind=kind,
         baseline=baseline,
@@ -113,7 +114,7 @@ def propose_race(
         lever=lever,
         scope=SCOPES[max(switches, default=0)],
         expected_ratio=expected_ratio,
-        named_ratio=max((candidate.named_ratio for candidate in turned), default=0.0),
+        named_ratio=named_ratio,
     )
 
 

@@ -135,9 +135,11 @@ class SearchStrategy:
         expected_log: float = 0.0,
     ) -> Asked:
         """Ask for a race; None where it may not be run."""
+        came = [k for k in self.candidates if k.lever in candidate.levers - self.plan.levers]
         asked = propose_race(
             kind, baseline, candidate, self.candidates, lever=lever,
             expected_ratio=exp(expected_log),
+            named_ratio=max(map(self.estimator.named_ratio, came), default=0.0),
         )  # fmt: skip
         return (yield asked)
 
