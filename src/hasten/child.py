@@ -381,7 +381,7 @@ def _trial(order: Order) -> None:
     from hasten.instrument import Watch
     from hasten.instrument.step_scheduler import StepScheduler
     from hasten.loader import engine_for
-    from hasten.root_calls.ranks.refusals import unshareable
+    from hasten.root_calls.ranks.refusals import differentiates_twice, unshareable
     from hasten.trials.channel import Channel
 
     try:
@@ -409,7 +409,7 @@ def _trial(order: Order) -> None:
     # Two children may start at once; if both compute, their spinning threads starve each other.
     watch.live.start.before = turns.wait_for_go
     turns.traits.about_data = engine.proofs.add
-    turns.traits.model.why_unshared = unshareable
+    turns.traits.model.why_unshared = lambda root: unshareable(root) or differentiates_twice()
     watch.on_step = _counted(turns.stepped, channel)
     applied.switch(order.plan)
     watch.install()

@@ -86,6 +86,7 @@ from torch import nn
 
 net, other, loss = nn.LSTM(4, 4, 2, dropout=0.5), nn.Linear(4, 4), nn.Tanh()
 optimizer = torch.optim.SGD([*net.parameters(), *other.parameters()], 0.1)
+LATER
 while True:
     optimizer.zero_grad()
     for model in (MODELS,):
@@ -118,18 +119,23 @@ sys.exit(3)
 
 @pytest.mark.child
 @pytest.mark.parametrize(
-    ("models", "told"),
+    ("models", "later", "told"),
     [
-        ("net", "LSTM drops out between its layers in one operation"),
-        ("net, other", ""),
-        ("loss, net", "LSTM drops out between its layers in one operation"),
+        ("net", "", "LSTM drops out between its layers in one operation"),
+        ("net, other", "", ""),
+        ("loss, net", "", "LSTM drops out between its layers in one operation"),
+        (
+            "other",
+            "def late(loss, second):\n    loss.backward(create_graph=second)",
+            "shares have no gradients of gradients, and train.py has create_graph in <module>",
+        ),
     ],
 )
 def test_the_unmodified_script_shows_what_cannot_be_shared(
-    child_python, tmp_path, models, told
+    child_python, tmp_path, models, later, told
 ) -> None:
     """So no trial is launched to be told; one model that may be shared is enough to try."""
-    (tmp_path / "train.py").write_text(UNSHARED.replace("MODELS", models))
+    (tmp_path / "train.py").write_text(UNSHARED.replace("MODELS", models).replace("LATER", later))
     workload = Workload(
         entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=child_python
     )

@@ -7,6 +7,7 @@ from typing import Any
 from hasten.modules import weights_of
 from hasten.root_calls.fit import unfit
 from hasten.root_calls.model_code import writes_out
+from hasten.root_calls.own_code import second_derivatives
 from hasten.root_calls.ranks.held_state import HeldState
 from hasten.root_calls.ranks.weights import others_in
 
@@ -17,6 +18,12 @@ def unshareable(module: Any) -> str:
     This takes some milliseconds: it is also asked of a script that is only watched.
     """
     return unfit(module) or _unfit(module) or HeldState(module).unwatchable
+
+
+def differentiates_twice() -> str:
+    """Say where the script asks for gradients of gradients; empty if it does not."""
+    where = second_derivatives()
+    return f"shares have no gradients of gradients, and {where}" if where else ""
 
 
 def _unfit(module: Any) -> str:

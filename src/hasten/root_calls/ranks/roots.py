@@ -15,13 +15,12 @@ from hasten.cgroup import available_bytes
 from hasten.modules import weights_of
 from hasten.root_calls.calls import loosen, signature
 from hasten.root_calls.fit import plain_surroundings, uninitialized
-from hasten.root_calls.own_code import second_derivatives
 from hasten.root_calls.ranks.batch import Join
 from hasten.root_calls.ranks.examine import examine, messages_bytes
 from hasten.root_calls.ranks.held_signals import signals_held
 from hasten.root_calls.ranks.memory import room_bytes
 from hasten.root_calls.ranks.messages import RootCall, Surroundings
-from hasten.root_calls.ranks.refusals import unshareable
+from hasten.root_calls.ranks.refusals import differentiates_twice, unshareable
 from hasten.root_calls.ranks.served import SharedModel
 from hasten.root_calls.ranks.share import Share
 from hasten.root_calls.ranks.weights import others_in
@@ -121,7 +120,7 @@ class Ranks:
         self._roots: Any = WeakIdKeyDictionary()
         self._plain = plain_surroundings()
         self._owner = os.getpid()
-        self._second_derivatives: str | None = None
+        self._differentiates_twice: str | None = None
 
     def attach(self) -> Callable[[], None]:
         """Start answering; calling the result stops it, and ends the helpers."""
@@ -202,13 +201,12 @@ class Ranks:
         root.is_loss = next(weights_of(module), None) is None
         if root.is_loss:
             return
-        if self._second_derivatives is None:
-            self._second_derivatives = second_derivatives()
+        if self._differentiates_twice is None:
+            self._differentiates_twice = differentiates_twice()
         root.why_not = root.why_not or unshareable(module)
         if not root.why_not and self._start is None:
             root.why_not = self._without_room(module)
-        if where := self._second_derivatives:
-            root.why_not = f"shares have no gradients of gradients, and {where}"
+        root.why_not = self._differentiates_twice or root.why_not
 
     def _without_room(self, module: Any) -> str:
         tensors = [*weights_of(module), *others_in(module)]
