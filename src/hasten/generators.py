@@ -72,3 +72,12 @@ def restore_numpy(state: Any) -> None:
         module.set_state(pickle.loads(keys))
         return
     module.set_state((name, sys.modules["numpy"].frombuffer(keys, "uint32"), *rest))
+
+
+def is_reseeded(sampler: Any) -> bool:
+    """Return whether a sampler is that of accelerate, which seeds its generator for each pass.
+
+    Apart from that it shuffles as torch's does.
+    """
+    kind = type(sampler)
+    return (kind.__module__, kind.__name__) == ("accelerate.data_loader", "SeedableRandomSampler")

@@ -211,6 +211,48 @@ def test_the_length_of_a_sampler_of_the_script_s_is_not_asked_for(loaders) -> No
     assert {name: found for name, found in facts.items() if found is not True} == {}
 
 
+RESEEDED = r"""
+from torch.utils.data import RandomSampler
+
+class SeedableRandomSampler(RandomSampler):
+    __module__ = "accelerate.data_loader"
+    epoch = 0
+    def __iter__(self):
+        self.generator = self.generator or torch.Generator()
+        self.generator.manual_seed(40 + self.epoch)
+        yield from super().__iter__()
+        self.epoch += 1
+
+def run(own):
+    sampler = SeedableRandomSampler(range(9))
+    loader = DataLoader(Numbers(), batch_size=2, sampler=sampler, num_workers=own)
+    seen = []
+    for _ in range(3):
+        for batch in loader:
+            state = () if sampler.generator is None else sampler.generator.get_state().sum().item()
+            seen.append((batch.tolist(), sampler.epoch, state))
+    return seen, sampler.epoch
+
+for own in (0, 2):
+    for wanted in (0, 1, 2, 3):
+        facts[f"{own} {wanted}"] = same(lambda: run(own), wanted)
+"""
+
+
+def test_a_sampler_that_is_seeded_for_each_pass_gives_the_same_in_workers(loaders) -> None:
+    """Also its generator and its count of passes are, after each batch, as without us."""
+    facts = loaders(RESEEDED)
+    assert len(facts) == 8
+    assert {name: found for name, found in facts.items() if found is not True} == {}
+
+
+def test_of_a_sampler_that_is_seeded_for_each_pass_all_but_the_last_batch_is_foreseen() -> None:
+    kind = type("SeedableRandomSampler", (RandomSampler,), {"__module__": "accelerate.data_loader"})
+    own = type("SeedableRandomSampler", (RandomSampler,), {})
+    assert foreseen(DataLoader(range(8), 2, sampler=kind(range(8)))) == 3
+    assert foreseen(DataLoader(range(8), 2, sampler=own(range(8)))) == 0
+
+
 def test_a_sampler_that_draws_again_in_the_middle_of_a_pass_is_not_foreseen() -> None:
     rows, own = range(8), torch.Generator()
     again = RandomSampler(rows, num_samples=24, generator=own)

@@ -88,8 +88,11 @@ def _has_sparse_gradients(optimizer: Any) -> bool:
 
 def _own_order(sampler: Any) -> bool:
     """Return whether the order of samples comes from a class of the script's own."""
-    kinds = {type(sampler), type(getattr(sampler, "sampler", sampler))}
-    return not all(kind.__module__.startswith("torch.utils.data") for kind in kinds)
+    parts = (sampler, getattr(sampler, "sampler", sampler))
+    return not all(
+        type(one).__module__.startswith("torch.utils.data") or generators.is_reseeded(one)
+        for one in parts
+    )
 
 
 @dataclass(slots=True)

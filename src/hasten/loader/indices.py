@@ -7,6 +7,7 @@ from collections import deque
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
+from hasten.generators import is_reseeded
 from hasten.loader import random_states
 from hasten.loader.orders import fast_indices
 
@@ -243,7 +244,7 @@ def foreseen(loader: Any) -> int:
     """Return how many batches of a pass can be known early without anybody noticing.
 
     All of them if torch's own sampler draws once, at the first batch, and keeps nothing. With
-    a generator of the script's own, a shuffle draws again with the last batch: that one waits. A
+    a generator of its own, a shuffle draws again with the last batch: that one waits. A
     sampler that draws in between is not foreseen at all, nor are the script's own samplers: they
     may look at anything.
     """
@@ -254,9 +255,9 @@ def foreseen(loader: Any) -> int:
     quiet = (torchs.SequentialSampler, torchs.SubsetRandomSampler, torchs.WeightedRandomSampler)
     if type(inner) in (*quiet, DistributedSampler):
         return sys.maxsize
-    if type(inner) is not torchs.RandomSampler:
+    if type(inner) is not torchs.RandomSampler and not is_reseeded(inner):
         return 0
-    if inner.generator is None:
+    if inner.generator is None and not is_reseeded(inner):
         return sys.maxsize
     again = inner.replacement or inner.num_samples > len(inner.data_source)
     return 0 if again else max(0, len(loader._index_sampler) - 1)

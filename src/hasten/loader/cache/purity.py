@@ -14,6 +14,7 @@ from typing import Any
 
 from hasten.loader.cache import readers
 from hasten.loader.fingerprint import globals_in, names_in
+from hasten.loader.proof.kinds import is_tokenizer
 
 _DEEPEST = 5
 _MOST_MEMBERS = 64
@@ -133,6 +134,8 @@ class PurityAnalysis:
         return self._follow_object(value)
 
     def _follow_object(self, value: Any) -> list[Any]:
+        if is_tokenizer(value):  # its files were read when it was made
+            return []
         kind = value if isinstance(value, type) else type(value)
         self._judge_home(kind)
         if not isinstance(value, type):

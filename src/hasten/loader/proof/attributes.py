@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof import kinds, library
+from hasten.loader.proof import kinds, library, tokenizers
 from hasten.loader.proof.frame import Given
 from hasten.loader.proof.objects import OPAQUE, attribute_of, has_attribute
 from hasten.loader.proof.source import is_user_class, is_user_file
@@ -137,7 +137,7 @@ def _is_stored(one: Any, name: str) -> bool:
 
 def _of_library(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
     """Return an attribute of a library's object: its data if it has any, else a property of it."""
-    if is_atomic(one):
+    if is_atomic(one) or tokenizers.has_figure(one, name):
         return new(flat=True)
     if name.startswith("__") and name != "__class__":
         return body.gap(f"it reads {name}", node)

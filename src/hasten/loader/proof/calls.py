@@ -13,9 +13,11 @@ from hasten.loader.proof import (
     attributes,
     containers,
     functions,
+    kinds,
     library,
     methods,
     objects,
+    tokenizers,
     transforms,
 )
 from hasten.loader.proof.frame import Given
@@ -160,6 +162,8 @@ def _call_of(body: Frame, one: Any, name: str, given: Given) -> Value:
     held = getattr(one, "__dict__", None)
     if isinstance(held, dict) and name in held and not isinstance(one, (FunctionType, MethodType)):
         return call_value(body, attributes.of_object(body, one, name, given.node), given)
+    if kinds.is_tokenizer(one):
+        return tokenizers.call(body, one, name, given)
     return methods.by_name(body, body.reads.load(one), name, given)
 
 

@@ -21,6 +21,7 @@ _DATA = {
     "scipy": "csr_matrix csc_matrix coo_matrix lil_matrix dok_matrix csr_array csc_array coo_array",
     "torchvision": "Image Mask BoundingBoxes Video",
 }  # fmt: skip
+TOKENIZERS = "transformers.tokenization_utils_base"
 _PATCHABLE = (
     ("torch", "Tensor"), ("PIL.Image", "Image"), ("pandas", "DataFrame"), ("pandas", "Series"),
     ("pandas", "Index"), ("pathlib", "Path"), ("pathlib", "PurePath"),
@@ -52,6 +53,18 @@ def is_known(one: Any) -> bool:
     if kind.__module__ == "types" and kind.__name__ == "SimpleNamespace":
         return True
     return kind.__name__ in _DATA.get(root, "").split()
+
+
+def is_tokenizer(one: Any) -> bool:
+    """Return whether an object is a tokenizer of `transformers` that leaves nothing to chance.
+
+    Its vocabulary may change, but nobody changes it in the middle of a pass over the data.
+    """
+    base = getattr(sys.modules.get(TOKENIZERS), "PreTrainedTokenizerBase", None)
+    if base is None or not issubclass(type(one), base) or is_user_class(type(one)):
+        return False
+    model = getattr(getattr(one, "backend_tokenizer", None), "model", None)
+    return not getattr(model, "dropout", None)
 
 
 def is_array(one: Any) -> bool:

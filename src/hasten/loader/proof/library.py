@@ -111,6 +111,7 @@ _PURE: dict[str, tuple[str, str]] = {
     "PIL.ImageEnhance": (_ALL, ""),
     "PIL.ImageFilter": (_ALL, ""),
     "PIL.ImageDraw": ("Draw", ""),
+    "transformers.data.data_collator": ("default_data_collator", ""),
     "torchvision.transforms.functional": (_ALL, "_* erase"),
     "torchvision.transforms.v2.functional": (_ALL, "_* *noise*"),
     "torchvision.transforms.v2.functional.*": (_ALL, "_* *noise*"),

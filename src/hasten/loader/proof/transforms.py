@@ -6,7 +6,7 @@ import ast
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof import functions, kinds, library, operators
+from hasten.loader.proof import functions, kinds, library, operators, tokenizers
 from hasten.loader.proof.frame import Given
 from hasten.loader.proof.objects import attribute_of, parameter_count
 from hasten.loader.proof.source import is_user_class, is_user_function
@@ -31,7 +31,10 @@ def call_instance(body: Frame, one: Any, given: Given) -> Value:
     if not is_user_class(kind):
         if library.is_transform(kind):
             return _transform(body, one, given)
-        return body.gap(f"it calls {kinds.shown(one)}", given.node)
+        if kinds.is_tokenizer(one):
+            return tokenizers.call(body, one, "__call__", given)
+        batch = tokenizers.collate(body, one, given)
+        return batch or body.gap(f"it calls {kinds.shown(one)}", given.node)
     body.reads.load(one)
     call = attribute_of(kind, "__call__")
     if _is_of_torch(call):
