@@ -34,7 +34,7 @@ TOGETHER = (
 )
 
 
-def driver_after(race_count, candidates=TWO, cost=cost, answer_s=10.0):
+def driver_after(race_count, candidates=TWO, cost=cost, answer_s=10.0, proof_s=lambda plan: 5.0):
     """A search after some of its races: of two levers, one takes the other one's place."""
     runner = FakeTrialRunner(cost=cost, noise=steady(0.01), seed=0)
     history = []
@@ -47,7 +47,8 @@ def driver_after(race_count, candidates=TWO, cost=cost, answer_s=10.0):
         candidates, SimpleNamespace(history=tuple(history)), races=races,
         options=Options(budget_s=300.0), view=RecordingWatcher(), note=[].append,
         costs=lambda plan: SimpleNamespace(
-            answer_s=answer_s(plan) if callable(answer_s) else answer_s, confirm_pairs_s=0.0
+            answer_s=answer_s(plan) if callable(answer_s) else answer_s, confirm_pairs_s=0.0,
+            proof_s=proof_s(plan),
         ),
         spent_s=lambda: 80.0, deadline=SimpleNamespace(left_s=inf), doubtful=lambda plan: {},
     )  # fmt: skip
@@ -68,6 +69,20 @@ def test_in_a_short_budget_nothing_is_pruned_after_the_first_gain() -> None:
     assert not driver.is_over
     driver.short = True
     assert driver.is_over
+
+
+def test_in_a_short_budget_a_bundle_gives_way_where_its_proof_comes_too_late() -> None:
+    """One that rounds takes four recorded runs, one that is exact takes two."""
+    named = [
+        replace(candidate(name), named_ratio=share, phases=frozenset({phase}))
+        for name, share, phase in (("exact", 0.5, Phase.DATA), ("rounds", 0.2, Phase.OPTIMIZER))
+    ]
+    for proof_s, levers in ((219.0, {"exact", "rounds"}), (219.5, {"exact"})):
+        driver = driver_after(
+            0, named, proof_s=lambda plan, late=proof_s: late if "rounds" in plan.levers else 10.0
+        )
+        driver.short = True
+        assert driver._propose().candidate.levers == levers
 
 
 def test_what_a_lost_lever_had_displaced_is_worth_an_answer_of_its_own() -> None:
@@ -128,7 +143,7 @@ def test_the_noise_of_a_late_race_takes_time_of_that_race() -> None:
     )  # fmt: skip
     driver = SearchDriver(
         TWO, Journal(), races=races, options=Options(budget_s=300.0), view=RecordingWatcher(),
-        costs=lambda plan: SimpleNamespace(answer_s=10.0, confirm_pairs_s=0.0),
+        costs=lambda plan: SimpleNamespace(answer_s=10.0, confirm_pairs_s=0.0, proof_s=5.0),
         spent_s=lambda: spent_s[0], note=[].append, doubtful=lambda plan: {},
         deadline=SimpleNamespace(sooner=lambda left_s: nullcontext()),
     )  # fmt: skip

@@ -224,7 +224,7 @@ class SearchDriver:
 
         def left_s(asked: search.Proposal) -> float:
             """Return the seconds left; the first race is free unless its winner cannot stay."""
-            is_lost = self.short and self._doubtful(asked.candidate)
+            is_lost = self.short and self._is_lost(asked)
             return inf if is_free and not is_lost else self._left_s(asked, best)
 
         return search.BudgetLimits(
@@ -269,8 +269,19 @@ class SearchDriver:
         left_s = self.end_s - self._spent_s()
         if self.short:  # the proof may not fit anyway; the user has been told
             is_less = asked.named_ratio <= self._gained_share(best)
-            return 0.0 if self._doubtful(asked.candidate) or is_less else left_s
+            return 0.0 if self._is_lost(asked) or is_less else left_s
         return left_s - self._after_s(asked.candidate, best)
+
+    def _is_lost(self, asked: search.Proposal) -> bool:
+        """Return whether a short budget ends before the winner of a race can stay.
+
+        A bundle gives way to its parts where its own proof comes too late: one lever that rounds
+        may make the proof of others, which are exact, several times as long.
+        """
+        if self._doubtful(asked.candidate):
+            return True
+        left_s = self.end_s - self._spent_s() - self._races.price(asked).wall_s
+        return asked.kind is search.Kind.BUNDLE and self._costs(asked.candidate).proof_s > left_s
 
     def _spare_s(self, best: Plan) -> float:
         """Return the seconds until not even the shortest answer for a plan fits any more."""
