@@ -1,4 +1,4 @@
-"""The global random generators of torch, Python and NumPy: reading and restoring them."""
+"""Random generators: reading and restoring the global ones, and samplers that seed their own."""
 
 from __future__ import annotations
 

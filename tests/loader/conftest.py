@@ -1,5 +1,8 @@
 """What the tests of the loader share: one process in which stock loaders and ours run."""
 
+import importlib
+import sys
+
 import pytest
 
 HEAD = r"""
@@ -87,3 +90,22 @@ def same(run, wanted):
 def loaders(gathered):
     """Run a program after HEAD and return the `facts` that it gathered."""
     return lambda program, **limits: gathered(f"{HEAD}\n{program}", **limits)
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Put stand-ins of libraries where installed ones lie, by the text of each file."""
+
+    def write(texts):
+        home = tmp_path / "site-packages"
+        for name, text in texts.items():
+            path = home / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            monkeypatch.setitem(sys.modules, module, None)  # what is imported now goes at the end
+            del sys.modules[module]
+        monkeypatch.syspath_prepend(str(home))
+        importlib.invalidate_caches()
+
+    return write

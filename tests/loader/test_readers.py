@@ -81,24 +81,16 @@ def _samples_cost_enough(monkeypatch):
 
 
 @pytest.fixture
-def libraries(tmp_path, monkeypatch):
+def libraries(install):
     """Stand-ins as they would be installed, in a name space for code that uses them."""
-    home = tmp_path / "site-packages"
-    (home / "torchaudio").mkdir(parents=True)
     texts = {
         "cv2.py": CV2, "soundfile.py": SOUNDFILE, "torchaudio/functional.py": FUNCTIONAL,
         "torchaudio/__init__.py": TORCHAUDIO, "torchaudio/io.py": "",
         "librosa.py": "import soundfile\n\n\ndef load(path):\n    return soundfile.read(path)\n",
     }  # fmt: skip
-    for name, text in texts.items():
-        (home / name).write_text(text)
-    monkeypatch.syspath_prepend(str(home))
-    names = ("cv2", "soundfile", "librosa", "torchaudio", "torchaudio.functional", "torchaudio.io")
-    for name in names:
-        monkeypatch.setitem(sys.modules, name, None)
-        del sys.modules[name]
-    importlib.invalidate_caches()
-    space = {name: importlib.import_module(name) for name in names[:4]}
+    install(texts)
+    names = ("cv2", "soundfile", "librosa", "torchaudio")
+    space = {name: importlib.import_module(name) for name in names}
     cv2 = space["cv2"]
     space |= {
         "imread": cv2.imread, "cvtColor": cv2.cvtColor, "read": space["soundfile"].read,

@@ -1,7 +1,6 @@
 """Items that tokenize with `transformers`, by a stand-in of the library that is installed here."""
 
 import importlib
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -88,24 +87,13 @@ TEXTS = {
 
 
 @pytest.fixture
-def library(tmp_path, monkeypatch):
-    home = tmp_path / "site-packages" / "transformers"
-    (home / "data").mkdir(parents=True)
-    for name, text in TEXTS.items():
-        (home / f"{name}.py").write_text(text)
-    monkeypatch.syspath_prepend(str(home.parent))
-    for name in [one for one in sys.modules if one.partition(".")[0] == "transformers"]:
-        monkeypatch.delitem(sys.modules, name)
-    importlib.invalidate_caches()
-    modules = {
-        "base": "tokenization_utils_base", "collators": "data.data_collator",
-        "trainer": "trainer_utils",
-    }  # fmt: skip
-    yield SimpleNamespace(
-        **{name: importlib.import_module(f"transformers.{one}") for name, one in modules.items()}
+def library(install):
+    install({f"transformers/{name}.py": text for name, text in TEXTS.items()})
+    return SimpleNamespace(
+        base=importlib.import_module("transformers.tokenization_utils_base"),
+        collators=importlib.import_module("transformers.data.data_collator"),
+        trainer=importlib.import_module("transformers.trainer_utils"),
     )
-    for name in [one for one in sys.modules if one.partition(".")[0] == "transformers"]:
-        del sys.modules[name]
 
 
 class Texts(Dataset):

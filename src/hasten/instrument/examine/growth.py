@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from hasten.instrument.kept_graph import largest_holder, lines_that_add, live_node_count
@@ -62,28 +61,25 @@ class Growth:
         self._resident_bytes.append(_resident_bytes())
         self._element_counts.append(self._called_count or self._loaded_count)
         self._called_count = self._loaded_count = 0
-        if _is_counted(len(self._cpu_s)) and not self._is_level():
+        if _is_counted(len(self._cpu_s)):
             self._count_nodes()
             self._ledger.start()  # the time of the count belongs to no step
         self._before_s = time.thread_time()
 
-    def _is_level(self) -> bool:
-        """Return whether no count so far is larger than an earlier one: nothing can be kept.
+    def _count_nodes(self) -> None:
+        """Count the graph, unless no count so far is larger than an earlier one: nothing is kept.
 
         A count takes a tenth of a second or more, as it looks at each object in memory.
         """
         counts = [count for _, count in self._node_counts]
-        is_rising = any(later > earlier for earlier, later in combinations(counts, 2))
-        return len(counts) >= _LEVEL_COUNT and not is_rising
-
-    def _count_nodes(self) -> None:
-        self._node_counts.append((len(self._cpu_s), live_node_count()))
+        if len(counts) < _LEVEL_COUNT or counts != sorted(counts, reverse=True):
+            self._node_counts.append((len(self._cpu_s), live_node_count()))
 
     def end(self) -> dict[str, Any]:
         """Count once more, and look for the variable that holds what is new."""
         if not self._cpu_s:
             return {}
-        if self._node_counts[-1][0] < len(self._cpu_s) and not self._is_level():
+        if self._node_counts[-1][0] < len(self._cpu_s):
             self._count_nodes()
         found: dict[str, Any] = {
             "node_counts": self._node_counts,
