@@ -166,6 +166,9 @@ def test_a_tokenizer_of_the_script_or_one_that_draws_is_not_known(library, monke
     assert not kinds.is_tokenizer(base(dropout=0.1))
     assert not kinds.is_tokenizer(own())
     assert gaps(Texts(base(dropout=0.1)))
+    sampling = base()
+    sampling.sp_model_kwargs = {"enable_sampling": True}
+    assert not kinds.is_tokenizer(sampling)
     patched = base()
     patched.tokenize = str.split
     assert gaps(InSteps(patched))

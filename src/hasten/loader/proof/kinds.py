@@ -63,8 +63,9 @@ def is_tokenizer(one: Any) -> bool:
     base = getattr(sys.modules.get(TOKENIZERS), "PreTrainedTokenizerBase", None)
     if base is None or not issubclass(type(one), base) or is_user_class(type(one)):
         return False
+    samples = (getattr(one, "sp_model_kwargs", None) or {}).get("enable_sampling")
     model = getattr(getattr(one, "backend_tokenizer", None), "model", None)
-    return not getattr(model, "dropout", None)
+    return not samples and not getattr(model, "dropout", None)
 
 
 def is_array(one: Any) -> bool:
