@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader.cache.purity import is_followed, is_own_file
 from hasten.loader.fingerprint import bound_to, globals_in, is_opaque, names_in
+from hasten.loader.proof.kinds import format_of, is_arrow_table
 from hasten.loader.random_states import is_generator
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ class _SnapshotTaker:
 
         if isinstance(value, ModuleType) or is_generator(value):
             return cls._opaque
+        if is_arrow_table(value):
+            return cls._table
         numpy: Any = sys.modules.get("numpy")
         pandas: Any = sys.modules.get("pandas")
         ways: tuple[tuple[Any, Way], ...] = (
@@ -263,6 +266,11 @@ class _SnapshotTaker:
             return [value.name, getattr(value, "index", None), value.to_numpy()]
         names = range(len(value.columns))
         return [value.columns, value.index, *(value.iloc[:, name].to_numpy() for name in names)]
+
+    def _table(self, value: Any) -> Iterable[Any]:
+        """Note a dataset in files of Arrow: its library tells by a text what it was made of."""
+        self.tokens.append(value._fingerprint)
+        return format_of(value).values()
 
     def _tensor(self, value: Any) -> Iterable[Any]:
         import torch

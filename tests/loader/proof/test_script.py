@@ -167,6 +167,17 @@ ELSEWHERE = {
         "def harder(*_): rows.gain = 2.0\nhooks = [harder]\n", "hooks[0] if 0 else None",
         "UNWRITTEN",
     ),
+    "a function that writes what it is given, of items that are but numbers": (
+        "class Few(Rows):\n    def __getitem__(self, i): return self.gain * i\nrows = Few()\n"
+        "def mark(one):\n    one['weight'] = 2.0\n    one['all'].append(3.0)\n"
+        "map(mark, [{'all': []}])\n", "pass", "whole",
+    ),
+    "a function that writes what it is given": (
+        "def mark(one):\n    one['weight'] = 2.0\nmap(mark, [{'all': []}])\n", "pass", "OWNED",
+    ),
+    "a function that adds to what it is given": (
+        "def mark(one):\n    one['all'].append(3.0)\nmap(mark, [{'all': []}])\n", "pass", "OWNED",
+    ),
     "a function of its own named like Python's": (
         "def eval(data): return len(data)\n", "if number > 90: eval(rows)", "whole",
     ),

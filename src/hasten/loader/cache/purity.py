@@ -14,7 +14,7 @@ from typing import Any
 
 from hasten.loader.cache import readers
 from hasten.loader.fingerprint import globals_in, names_in
-from hasten.loader.proof.kinds import is_tokenizer
+from hasten.loader.proof.kinds import format_of, is_arrow_table, is_tokenizer
 
 _DEEPEST = 5
 _MOST_MEMBERS = 64
@@ -136,6 +136,8 @@ class PurityAnalysis:
     def _follow_object(self, value: Any) -> list[Any]:
         if is_tokenizer(value):  # its files were read when it was made
             return []
+        if is_arrow_table(value):
+            return list(format_of(value).values())
         kind = value if isinstance(value, type) else type(value)
         self._judge_home(kind)
         if not isinstance(value, type):

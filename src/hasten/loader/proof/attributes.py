@@ -139,6 +139,8 @@ def _of_library(body: Frame, one: Any, name: str, node: ast.AST) -> Value:
     """Return an attribute of a library's object: its data if it has any, else a property of it."""
     if is_atomic(one) or tokenizers.has_figure(one, name):
         return new(flat=True)
+    if name == "__getitems__" and kinds.is_arrow_table(one):  # a `Subset` asks whether it has that
+        return live(getattr(one, name))
     if name.startswith("__") and name != "__class__":
         return body.gap(f"it reads {name}", node)
     held = getattr(one, "__dict__", None)

@@ -6,7 +6,7 @@ import ast
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof import kinds, library, methods, operators
+from hasten.loader.proof import arrow_tables, kinds, library, methods, operators
 from hasten.loader.proof.frame import Given
 from hasten.loader.proof.objects import attribute_of
 from hasten.loader.proof.source import is_user_class
@@ -129,6 +129,8 @@ def _member_of(body: Frame, one: Any, key: Any, node: ast.AST | None) -> Value |
     kind = type(one)
     if kind.__name__ == "defaultdict":
         return body.gap("a defaultdict grows when it is read", node)
+    if kinds.is_arrow_table(one):
+        return arrow_tables.row(body, one, node)
     if library.is_read(kind) and not _has_stock_items(kind):
         index = Given([new(flat=True)], {}, node)
         return body.follower.method(body, live(one), "__getitem__", index)

@@ -10,7 +10,7 @@ from hasten.loader.proof import body as bodies
 from hasten.loader.proof import calls, containers, world
 from hasten.loader.proof.follower import Follower
 from hasten.loader.proof.frame import Given
-from hasten.loader.proof.kinds import loader_in
+from hasten.loader.proof.kinds import is_arrow_table, loader_in
 from hasten.loader.proof.objects import attribute_of
 from hasten.loader.proof.reads import Facts, Reads
 from hasten.loader.proof.source import is_user_function
@@ -143,7 +143,7 @@ def _item(body: Any, dataset: Any, node: ast.AST, *, batched: bool) -> Value:
         target = attribute_of(dataset, name) if name == "__getitems__" else raw
         if isinstance(target, FunctionType):
             target = MethodType(target, dataset)
-        if not isinstance(target, MethodType):
+        if not isinstance(target, MethodType) or is_arrow_table(dataset):
             found.append(containers.member(body, body.reads.load(dataset), ..., node))
             continue
         index = new(flat=True) if name == "__getitem__" else new(kind=list)

@@ -22,6 +22,7 @@ _DATA = {
     "torchvision": "Image Mask BoundingBoxes Video",
 }  # fmt: skip
 TOKENIZERS = "transformers.tokenization_utils_base"
+ARROW_TABLES = "datasets.arrow_dataset"
 _PATCHABLE = (
     ("torch", "Tensor"), ("PIL.Image", "Image"), ("pandas", "DataFrame"), ("pandas", "Series"),
     ("pandas", "Index"), ("pathlib", "Path"), ("pathlib", "PurePath"),
@@ -66,6 +67,22 @@ def is_tokenizer(one: Any) -> bool:
     samples = (getattr(one, "sp_model_kwargs", None) or {}).get("enable_sampling")
     model = getattr(getattr(one, "backend_tokenizer", None), "model", None)
     return not samples and not getattr(model, "dropout", None)
+
+
+def is_arrow_table(one: Any) -> bool:
+    """Return whether an object is a dataset of the library `datasets` in files of Arrow."""
+    kind = getattr(sys.modules.get(ARROW_TABLES), "Dataset", None)
+    return kind is not None and type(one) is kind
+
+
+def format_of(table: Any) -> dict[str, Any]:
+    """Return what the rows of such a dataset are made with, such as a transform of the script's."""
+    return table._format_kwargs or {}
+
+
+def is_leaf(one: Any) -> bool:
+    """Return whether an object is one of a library's that nobody writes in the midst of a pass."""
+    return is_tokenizer(one) or is_arrow_table(one)
 
 
 def is_array(one: Any) -> bool:

@@ -166,7 +166,7 @@ class Writes:
             return
         if isinstance(node, ast.AugAssign) and not isinstance(target, ast.Name):
             return
-        if scope.is_read(target):
+        if self._reads.content and scope.is_read(target):
             what = f"the script writes into {text_of(target)}, which items may read"
             self._gap(ProofReason.OWNED, what, node, scope)
 
@@ -257,7 +257,8 @@ class Writes:
         name = called(node)
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         writes = library.writes_itself(name) and not self._is_own_method(node, scope)
-        if writes and owner is not None and scope.is_read(owner) and not scope.is_module(owner):
+        may_write = writes and bool(self._reads.content)
+        if may_write and owner is not None and scope.is_read(owner) and not scope.is_module(owner):
             what = f"the script calls .{name}() of what items may read"
             self._gap(ProofReason.OWNED, what, node, scope)
         if any(one.arg == "inplace" for one in node.keywords) and scope.is_near(node.func):
