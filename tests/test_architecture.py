@@ -85,6 +85,13 @@ def modules():
     return [(path.relative_to(SRC), ast.parse(path.read_text())) for path in paths]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forgotten():
+    """Keep the trees no longer than they are needed: later tests would collect garbage among them."""
+    yield
+    modules.cache_clear()
+
+
 def imports(tree, *, top_only=False):
     nodes = tree.body if top_only else ast.walk(tree)
     for node in nodes:

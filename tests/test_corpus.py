@@ -19,7 +19,7 @@ def loaded():
 
 corpus = loaded()
 TUNED = ("layout/prune_flatten", "anomalies/skips_nan_steps", "delivered/hard_examples")
-_EACH = 12  # script of a group is among the quick tests
+_EACH = 24  # script of a group is among the quick tests, if it starts no Python of its own
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,10 @@ def existing(script):
 def scripts():
     """Return the scripts of the corpus, those that are not among the quick tests as slow ones."""
     for _, group in groupby(corpus.scripts(), key=lambda script: script.group):
-        for index, script in enumerate(group):
-            marks = pytest.mark.slow if index % _EACH else ()
+        members = list(group)
+        quick = [script for script in members if script.name not in corpus.FRESH][::_EACH]
+        for script in members:
+            marks = () if script in quick else pytest.mark.slow
             yield pytest.param(script, id=script.name, marks=marks)
 
 
