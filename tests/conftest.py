@@ -37,7 +37,8 @@ def _load(path):
 
 suite = _load(Path(__file__).with_name("suite.py"))
 TORCH = ("torch", "torch._dynamo")  # the first optimizer would import the second
-LOOK_S = 1.0
+CHILD = ("hasten.child", "hasten.instrument.watch", "hasten.loader.engine")
+LOOK_S, PATIENCE_S = 1.0, 120.0
 SESSION = uuid.uuid4().hex
 # How long an example takes is a matter of who else is on the machine.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -122,8 +123,13 @@ def warm_python(python_with):
 @pytest.fixture(scope="session")
 def child_python(python_with):
     """The same with what trials and real runs load of hasten, where nobody asks when it comes."""
-    own = ("hasten.child", "hasten.instrument.watch", "hasten.loader.engine")
-    return python_with(*own, frozen=True)
+    return python_with(*CHILD, frozen=True)
+
+
+@pytest.fixture(scope="session")
+def thawed_python(python_with):
+    """The same, but that its collector has as much to go through as if it had started alone."""
+    return python_with(*CHILD)
 
 
 @pytest.fixture(scope="session")
@@ -141,20 +147,21 @@ def gathered(child_python):
     return run
 
 
-def look(folder, source, *args, seconds=LOOK_S, step_count=12, probe=lambda: None):
+def look(folder, python, source, *args, seconds=LOOK_S, step_count=12, probe=lambda: None):
     """Return what is found in a script, by name, and the whole diagnosis under `""`."""
-    from hasten import machine, session
+    from hasten import machine
     from hasten.records import Entry, Plan, Workload
-    from hasten.session import setup
     from hasten.session.examine import examine
     from hasten.session.observe import observe
+    from hasten.trials.process import Isolation
+    from hasten.trials.runner import TrialRunner
 
     (folder / "train.py").write_text(source)
     workload = Workload(
-        entry=Entry.SCRIPT, argv=("train.py", *args), cwd=str(folder), python=sys.executable
+        entry=Entry.SCRIPT, argv=("train.py", *args), cwd=str(folder), python=python
     )
     facts = machine.with_torch(machine.read(), probe())
-    with setup.open_runner(workload, session.Options(), facts) as bench:
+    with TrialRunner(workload, isolation=Isolation.NONE, patience_s=PATIENCE_S) as bench:
         seen = observe(bench, Plan(), step_count=step_count)
         granted = frozenset({"dataset-unchanged"})
         diagnosis = examine(bench, Plan(), seen, facts, seconds=seconds, assumed=granted)
@@ -168,15 +175,16 @@ def looks():
 
 
 @pytest.fixture
-def diagnosed(looks, tmp_path_factory, request):
+def diagnosed(looks, tmp_path_factory, request, thawed_python):
     """Look at a script, once a module; a test that failed and runs again looks anew."""
     if getattr(request.node, "execution_count", 1) > 1:
         looks.clear()
 
-    def diagnose(source, *args, **details):
+    def diagnose(source, *args, python=thawed_python, **details):
         key = (source, args, tuple(details.items()))
         if key not in looks:
-            looks[key] = look(tmp_path_factory.mktemp("sick"), source, *args, **details)
+            folder = tmp_path_factory.mktemp("sick")
+            looks[key] = look(folder, python, source, *args, **details)
         return looks[key]
 
     return diagnose

@@ -87,7 +87,7 @@ def modules():
 
 @pytest.fixture(scope="module", autouse=True)
 def forgotten():
-    """Keep the trees no longer than they are needed: later tests would collect garbage among them."""
+    """Drop the trees: later tests would collect garbage among them."""
     yield
     modules.cache_clear()
 

@@ -68,8 +68,9 @@ def _become(order, streams):
     if sys.argv[0] == "-c":
         text = sys.argv.pop(1)
         return FunctionType(compile(text, "<string>", "exec"), globals())
-    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
-    return lambda: runpy.run_path(sys.argv[0], run_name="__main__")
+    script = os.path.abspath(sys.argv[0])
+    sys.path.insert(0, os.path.dirname(script))
+    return lambda: runpy.run_path(script, run_name="__main__")
 
 
 def _prepare():

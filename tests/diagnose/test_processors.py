@@ -1,4 +1,5 @@
 import os
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -111,14 +112,14 @@ def faster(ratio, count):
 
 @pytest.mark.child
 def test_too_many_threads_are_found(diagnosed) -> None:
-    found = diagnosed(CROWDED, "sick", step_count=6)
+    found = diagnosed(CROWDED, "sick", python=sys.executable, step_count=6)
     assert found["oversubscribed-threads"].lever == "intra_op_threads"
 
 
 @pytest.mark.child
 @pytest.mark.slow
 def test_few_threads_are_left_alone(diagnosed) -> None:
-    found = diagnosed(CROWDED, "healthy", step_count=6)
+    found = diagnosed(CROWDED, "healthy", python=sys.executable, step_count=6)
     assert {"oversubscribed-threads", "small-ops-threads"}.isdisjoint(found)
 
 
@@ -126,7 +127,7 @@ def test_few_threads_are_left_alone(diagnosed) -> None:
 def test_operations_too_small_for_two_threads_are_found(diagnosed) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two CPUs")
-    found = diagnosed(SMALL, "2")
+    found = diagnosed(SMALL, "2", python=sys.executable)
     # Where others want the CPUs, too, two threads may be slow for that reason, and it says so.
     assert {"small-ops-threads", "contended-machine"} & found.keys()
 
