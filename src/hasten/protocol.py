@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hasten.records import Setting, Traits  # noqa: TC001  the same
 from hasten.records.codec import revive
 
-VERSION = 10
+VERSION = 11
 """Incremented with every change of a message, so that releases cannot misread each other."""
 
 
@@ -157,7 +157,12 @@ class RunTurns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTraits:
-    """Say what the script is like."""
+    """Say what the script is like; that takes about a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadCosts:
+    """Say what was paid once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,15 +238,24 @@ class TraitsRead:
     Attributes:
         traits: for the levers, the findings and the edits.
         unit: what a step consumes: samples or tokens.
+    """
+
+    traits: Traits
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostsRead:
+    """What was paid once.
+
+    Attributes:
         compile_s: seconds that went into compiling.
         first_pass_s: seconds by which a run's first pass over its data takes longer than later
             ones, and the seconds that the trial spent instead.
     """
 
-    traits: Traits
-    unit: str
-    compile_s: float = 0.0
-    first_pass_s: tuple[float, float] = (0.0, 0.0)
+    compile_s: float
+    first_pass_s: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +312,7 @@ class CommandRefused:
     why: str
 
 
-Command = Go | SetPlans | RunTurns | ReadTraits | Examine
+Command = Go | SetPlans | RunTurns | ReadTraits | ReadCosts | Examine
 Answer = (
     Attached
     | Ready
@@ -306,6 +320,7 @@ Answer = (
     | PlansSet
     | TurnsRun
     | TraitsRead
+    | CostsRead
     | Examined
     | Recorded
     | Ended

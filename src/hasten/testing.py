@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hasten.compare import Measure, Rule, compare, race
 from hasten.errors import HastenError, TooFewSteps
-from hasten.protocol import TraitsRead
+from hasten.protocol import CostsRead, ReadCosts, TraitsRead
 from hasten.records import (
     Budget,
     Comparison,
@@ -327,11 +327,13 @@ class FakeTrialProcess:
         self.first_step_s = self._step(self.plan).wall_s
         self.start_s = start_s + self.first_step_s
 
-    def ask(self, command: Any, answer: Any, timeout_s: float | None = None) -> TraitsRead:
-        """Answer with facts, whatever was asked."""
+    def ask(self, command: Any, answer: Any, timeout_s: float | None = None) -> Any:
+        """Answer with traits, or with what was paid once."""
+        if isinstance(command, ReadCosts):
+            first_s = self.script.first_pass_s(self._plans[0])
+            return CostsRead(compile_s=0.0, first_pass_s=(first_s, 0.0))
         traits = replace(self.script.traits, cycle_count=max(1, self._ahead_count))
-        first_s = self.script.first_pass_s(self._plans[0])
-        return TraitsRead(traits=traits, unit="samples", first_pass_s=(first_s, 0.0))
+        return TraitsRead(traits=traits, unit="samples")
 
     def switch(self, plans: Sequence[Plan]) -> None:
         """Learn which plans the turns refer to."""

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from hasten.lever import COMPILED_KEY
+from hasten.protocol import CostsRead, ReadCosts
 from hasten.records import Entry, Plan, Workload
 from hasten.session import Options, doctor, run
 from hasten.session.setup import kept_code, open_runner
@@ -258,7 +259,8 @@ def test_the_second_trial_compiles_for_less_and_so_does_the_real_run(tmp_path, m
     def compile_s(runner: TrialRunner) -> float:
         runner.steps(Plan(), 4)  # an optimizer has stepped before the lever is applied
         runner.steps(COMPILED, 4)
-        found = runner.facts(COMPILED).compile_s
+        trial = runner.children.trial(COMPILED)
+        found = trial.ask(ReadCosts(), CostsRead, 60.0).compile_s
         runner.children.clear()
         return found
 

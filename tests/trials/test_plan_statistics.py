@@ -1,10 +1,9 @@
 """What a bench has seen of the script as it is."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from hasten import compare
+from hasten.protocol import CostsRead
 from hasten.records import Phase, Plan, Step
 from hasten.testing import fed
 from hasten.trials.plan_statistics import PlanStatistics, ScriptRhythm, StartCosts, pauses
@@ -101,8 +100,8 @@ def test_where_code_is_kept_a_later_start_is_that_of_a_run_which_begins_with_it(
     compiled, starts = Plan().with_lever("torch_compile", "default"), StartCosts()
 
     def told(child, compile_s, plan=compiled):
-        facts = SimpleNamespace(compile_s=compile_s, first_pass_s=(0.0, 0.0))
-        starts.paid_once(plan, child, facts)
+        costs = CostsRead(compile_s=compile_s, first_pass_s=(0.0, 0.0))
+        starts.paid_once(plan, child, costs)
         return [starts.later_s(Plan(), compiled) for starts.is_kept in (False, True)]
 
     first, second, third = object(), object(), object()

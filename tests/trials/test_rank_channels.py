@@ -118,12 +118,19 @@ def test_an_answer_that_comes_late_is_waited_for_without_asking_again(ranks) -> 
     assert answer.turns == [[[16, *STEP[1:]]]]
 
 
-def test_what_takes_no_step_is_asked_of_the_first_rank_alone(ranks) -> None:
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        (protocol.ReadTraits(), protocol.TraitsRead(traits=Traits(), unit="samples")),
+        (protocol.ReadCosts(), protocol.CostsRead(compile_s=1.0, first_pass_s=(2.0, 1.0))),
+    ],
+)
+def test_what_takes_no_step_is_asked_of_the_first_rank_alone(ranks, command, answer) -> None:
     parent, (first, second) = ranks
-    parent.send(protocol.ReadTraits())
-    first.receive(1.0)
-    first.send(protocol.TraitsRead(traits=Traits(), unit="samples"))
-    assert parent.hear(1.0).traits == Traits()
+    parent.send(command)
+    assert first.receive(1.0) == command
+    first.send(answer)
+    assert parent.hear(1.0) == answer
     with pytest.raises(TimeoutError):
         second.receive(0.05)
 

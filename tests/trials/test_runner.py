@@ -9,6 +9,7 @@ from hasten.compare import signed_rank_interval
 from hasten.errors import NoRoom
 from hasten.lever import discover
 from hasten.protocol import Turn
+from hasten.protocol import ReadCosts
 from hasten.records import Entry, Phase, Plan, Scope, Workload
 from hasten.testing import FakeScript, fed, steady
 from hasten.trials import runner as runner_module
@@ -427,6 +428,21 @@ def test_the_first_start_counts_only_while_it_is_the_only_one() -> None:
         script.start_s = 2.0
         own.prepare(Plan(), Plan())
         assert own.starts.start_s == pytest.approx(2.0, abs=0.1)
+
+
+def test_what_was_paid_once_is_asked_without_a_look_at_the_whole_script(monkeypatch) -> None:
+    script = computing()
+    with runner(script) as runs:
+        runs.steps(FAST, 4)
+        asked, answered = [], runs.children.trial(FAST).ask
+
+        def ask(command, *details):
+            asked.append(command)
+            return answered(command, *details)
+
+        monkeypatch.setattr(runs.children.trial(FAST), "ask", ask)
+        runs.note_costs(FAST)
+        assert asked == [ReadCosts()]
 
 
 def test_steps_that_are_watched_tell_what_passes_outside_of_steps() -> None:

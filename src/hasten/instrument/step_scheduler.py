@@ -157,9 +157,10 @@ class StepScheduler:
             return protocol.TraitsRead(
                 traits=self.traits.read(),
                 unit=self._watch.tracker.samples.unit,
-                compile_s=self._watch.live.compile_s,
-                first_pass_s=self._watch.live.first_pass_s(),
             )
+        if isinstance(command, protocol.ReadCosts):
+            live = self._watch.live
+            return protocol.CostsRead(compile_s=live.compile_s, first_pass_s=live.first_pass_s())
         return protocol.CommandRefused(why=f"unknown command {type(command).__name__}")
 
 

@@ -13,7 +13,7 @@ from hasten.trials.blocks import compiling, cost_s, filling, pair
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hasten.protocol import TraitsRead
+    from hasten.protocol import CostsRead
     from hasten.records import Pair, Plan, Step
     from hasten.trials.trial_process import TrialProcess
 
@@ -47,7 +47,7 @@ class StartCosts:
         """Note the seconds from a launch under `plan` to its first step."""
         self._starts.append((plan, wall_s))
 
-    def paid_once(self, plan: Plan, child: object, facts: TraitsRead) -> None:
+    def paid_once(self, plan: Plan, child: object, costs: CostsRead) -> None:
         """Note what a child reports about its compiling and its first pass over the data.
 
         Compiling that is new since the last report is charged to `plan`.
@@ -55,11 +55,11 @@ class StartCosts:
         Trials hand on what they have compiled, so the longest time is that of a first run, and the
         others are those of a run that begins with compiled code.
         """
-        total_s = facts.compile_s
+        total_s = costs.compile_s
         _, before_s = self._children.get(id(child), (child, 0.0))
         self._children[id(child)] = (child, total_s)  # held, so that its id is not reused
         if (part := filling(plan)).settings:
-            self._first_pass_s[part] = facts.first_pass_s
+            self._first_pass_s[part] = costs.first_pass_s
         key, part_s = _compiled_by(plan), total_s - before_s
         first_s = self._compiled_s.get(key, 0.0)
         if first_s and part_s and not before_s:  # another child, which began with compiled code

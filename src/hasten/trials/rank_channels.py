@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hasten.protocol import Command, Message
     from hasten.trials.channel import Channel
 
-_OF_ONE = (protocol.ReadTraits,)
+_OF_ONE = (protocol.ReadTraits, protocol.ReadCosts)
 """What is asked of the first rank alone: it takes no step."""
 _ADD_UP = ("cpu_s", "faults_count", "peak_rss_bytes")
 _LEAST_S = 1e-3

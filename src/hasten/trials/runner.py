@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from hasten.errors import NoRoom, TooFewSteps
-from hasten.protocol import ReadTraits, TraitsRead, Turn
+from hasten.protocol import CostsRead, ReadCosts, ReadTraits, TraitsRead, Turn
 from hasten.trials.blocks import CpuCompetition, cost_s, pair, pairs_of, reordered
 from hasten.trials.children import Children
 from hasten.trials.plan_statistics import PlanStatistics, ScriptRhythm, StartCosts
@@ -80,8 +80,8 @@ class TrialRunner:
         """Ask the children that stand under `plan` what they have paid once."""
         for trial in self.children.under(plan):
             trial.resume()
-            facts = trial.ask(ReadTraits(), TraitsRead, self._patience_s)
-            self.starts.paid_once(plan, trial, facts)
+            costs = trial.ask(ReadCosts(), CostsRead, self._patience_s)
+            self.starts.paid_once(plan, trial, costs)
 
     # ---- before a comparison
 
