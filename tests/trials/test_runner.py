@@ -8,8 +8,7 @@ import pytest
 from hasten.compare import signed_rank_interval
 from hasten.errors import NoRoom
 from hasten.lever import discover
-from hasten.protocol import Turn
-from hasten.protocol import ReadCosts
+from hasten.protocol import ReadCosts, Turn
 from hasten.records import Entry, Phase, Plan, Scope, Workload
 from hasten.testing import FakeScript, fed, steady
 from hasten.trials import runner as runner_module
