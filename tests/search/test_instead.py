@@ -1,9 +1,12 @@
 """Levers of one state are raced in it with and without each other, and in each other's place."""
 
+from dataclasses import replace
+
 import pytest
 
-from hasten.records import Comparison, Effect, Interval, Phase, Plan, Scope, Verdict
-from hasten.search import Candidate, incumbent, propose, rows
+from hasten.records import Comparison, Effect, Interval, Phase, Plan, Reason, Scope, Verdict
+from hasten.search import AcceptanceCriteria, Candidate, incumbent, propose, rows
+from hasten.search.proposal import is_taken_whole
 
 SETTINGS = {"workers": (2, 1), "cache": (True,), "fetch": (True,)}
 # Seconds of a step by what is in; `fetch` decides alone where it is in.
@@ -25,8 +28,11 @@ SCRIPTS = {
 }  # fmt: skip
 
 
-def search(script, named):
-    """Search a script to its end; return the candidates and the races."""
+def search(script, named, *, filling_s=0.0):
+    """Search a script to its end; return the candidates and the races.
+
+    It runs for ten passes of one step; in the first, the cache takes `filling_s` longer.
+    """
     levers = [lever for lever in SETTINGS if any(lever in key.split() for key in script)]
     candidates = [
         Candidate(
@@ -41,6 +47,9 @@ def search(script, named):
         seconds = script[" ".join(sorted(dict(plan.settings)))]
         return seconds * (1.1 if dict(plan.settings).get("workers") == 1 else 1.0)
 
+    def first_pass_ratio(plan, baseline):
+        return filling_s * ("cache" in plan.levers) / (10 * cost(baseline))
+
     history = []
     while asked := propose(candidates, history):
         ratio = cost(asked.baseline) / cost(asked.candidate)
@@ -49,6 +58,8 @@ def search(script, named):
                 baseline=asked.baseline, candidate=asked.candidate,
                 verdict=Verdict.WIN if ratio > 1.01 else Verdict.DROP,
                 speedup=Interval(low_ratio=0.99 * ratio, mid_ratio=ratio, high_ratio=1.01 * ratio),
+                first_pass_ratio=first_pass_ratio(asked.candidate, asked.baseline),
+                baseline_first_pass_ratio=first_pass_ratio(asked.baseline, asked.baseline),
             )
         )  # fmt: skip
     return candidates, history, cost
@@ -67,6 +78,28 @@ def test_the_fewest_levers_that_give_most_are_found_in_few_races(name, named) ->
     assert " ".join(sorted(dict(found.settings))) == best
     assert cost(found) == script[best]
     assert len(history) <= 12
+
+
+@pytest.mark.parametrize("named", [{"fetch": 0.5, "cache": 0.5}, {"cache": 0.6, "fetch": 0.3}])
+@pytest.mark.parametrize(
+    ("filling_s", "best"), [(0.0, "cache"), (0.5, "cache"), (1.5, "fetch"), (9.0, "fetch")]
+)
+def test_a_longer_first_pass_counts_over_the_whole_training(named, filling_s, best) -> None:
+    script = {"": 1.0, "cache": 0.5, "fetch": 0.58, "cache fetch": 0.57}
+    candidates, history, _ = search(script, named, filling_s=filling_s)
+    assert incumbent(candidates, history).levers == {best}
+
+
+def test_what_costs_more_in_the_first_pass_than_it_saves_later_is_left_out_and_told() -> None:
+    script = {"": 1.0, "cache": 0.5}
+    candidates, history, _ = search(script, {}, filling_s=6.0)
+    assert incumbent(candidates, history) == Plan()
+    (told,) = rows(candidates, history)
+    assert told.reason is Reason.FIRST_PASS
+    assert "first pass costs 60% of the training, and its steps save 50%" in told.why
+    together = replace(history[0], candidate=history[0].candidate.with_lever("workers", 2))
+    assert not is_taken_whole(together, AcceptanceCriteria())
+    assert is_taken_whole(replace(together, first_pass_ratio=0.3), AcceptanceCriteria())
 
 
 def test_what_another_lever_took_the_place_of_says_so() -> None:

@@ -19,6 +19,8 @@ def comparison(lever="a", setting=True):
         wall_s=3.5,
         phase_s={Phase.DATA: 0.2, Phase.FORWARD: 0.8},
         later_s=1.5,
+        first_pass_ratio=0.25,
+        baseline_first_pass_ratio=0.125,
     )
 
 

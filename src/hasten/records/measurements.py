@@ -108,6 +108,9 @@ class Comparison:
         baseline_phase_s: the same for the baseline.
         later_s: seconds by which a start under the candidate is later than one under the
             baseline, compiling included; None where not measured.
+        first_pass_ratio: by how much a first pass over the data takes longer than later ones under
+            the candidate, as a share of the whole training under the baseline without that.
+        baseline_first_pass_ratio: the same under the baseline.
     """
 
     baseline: Plan
@@ -121,10 +124,20 @@ class Comparison:
     phase_s: Mapping[Phase, float] | None = None
     baseline_phase_s: Mapping[Phase, float] | None = None
     later_s: float | None = None
+    first_pass_ratio: float = 0.0
+    baseline_first_pass_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         if (self.verdict is Verdict.FAIL) != bool(self.failure):
             raise ValueError("a comparison fails exactly when it says why")
+
+    @property
+    def whole_ratio(self) -> float:
+        """The speed-up of the whole training: of its steps, and of a first pass that is longer."""
+        if self.speedup is None:
+            return 0.0
+        own = 1.0 + self.baseline_first_pass_ratio
+        return own / (1.0 / self.speedup.mid_ratio + self.first_pass_ratio)
 
     @property
     def excludes_gain(self) -> bool:

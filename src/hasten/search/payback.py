@@ -110,6 +110,15 @@ def known_training_s(
     return life_count * step_s if training_s is None and life_count else training_s
 
 
+def pass_count_of(training_s: float | None, pass_s: float) -> int:
+    """Return the passes of a training over its data, an assumed number where nobody knows.
+
+    >>> pass_count_of(None, 2.0), pass_count_of(7.0, 2.0), pass_count_of(0.5, 2.0)
+    (10, 4, 1)
+    """
+    return _ASSUMED_PASSES if training_s is None else max(1, round(training_s / pass_s))
+
+
 def passes_of(
     traits: Traits,
     speedup: Interval,
@@ -145,9 +154,7 @@ def passes_of(
         for seconds in (step_s, outside_s, outside_under_s, outside_off_s)
     )
     training_s = known_training_s(training_s, life_count, step_s=step_s + outside_s)
-    pass_count = _ASSUMED_PASSES
-    if training_s is not None:
-        pass_count = max(1, round(training_s / (pass_s + between_s)))
+    pass_count = pass_count_of(training_s, pass_s + between_s)
 
     def over(count: int, ratio: float, also_s: float = 0.0) -> float:
         whole_s = count * (pass_s + between_s + also_s)

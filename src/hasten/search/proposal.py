@@ -119,13 +119,20 @@ def propose_race(
 
 
 def is_better(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
-    """Return whether the candidate is taken: it won, or its best estimate is worth it."""
-    return is_faster(comparison, criteria) and not starts_too_late(comparison, criteria)
+    """Return whether the candidate is taken: it won, or its best estimate is worth it.
+
+    A plan whose steps are no faster is taken for a shorter first pass over the data.
+    """
+    if starts_too_late(comparison, criteria) or is_unpaid(comparison, criteria):
+        return False
+    is_shorter = comparison.first_pass_ratio < comparison.baseline_first_pass_ratio
+    whole_ratio = comparison.whole_ratio if is_shorter else 0.0
+    return is_faster(comparison, criteria) or whole_ratio >= 1.0 + criteria.least_ratio
 
 
 def is_taken_whole(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
     """Return whether a bundle is taken: it won, or showed a large gain that noise left unproven."""
-    if starts_too_late(comparison, criteria):
+    if starts_too_late(comparison, criteria) or is_unpaid(comparison, criteria):
         return False
     return has_won(comparison) or _is_clear(comparison)
 
@@ -227,3 +234,9 @@ def starts_too_late(comparison: Comparison, criteria: AcceptanceCriteria) -> boo
     if speedup is None or later_s is None or later_s <= 0.0:
         return False
     return criteria.saved_s(speedup.mid_ratio) <= later_s
+
+
+def is_unpaid(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
+    """Return whether a longer first pass over the data costs what the steps save."""
+    is_longer = comparison.first_pass_ratio > comparison.baseline_first_pass_ratio
+    return is_longer and comparison.whole_ratio < 1.0 + criteria.least_ratio

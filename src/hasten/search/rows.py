@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 
 from hasten.records import Comparison, LeverReport, Outcome, Reason, Setting, Verdict
 from hasten.search.budget_limits import RefusalReason
-from hasten.search.proposal import has_won, is_faster, is_hidden, starts_too_late
+from hasten.search.proposal import (
+    has_won,
+    is_faster,
+    is_hidden,
+    is_unpaid,
+    starts_too_late,
+)
 from hasten.search.propose import EVEN, replay
-from hasten.units import counted, times
+from hasten.units import counted, percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,6 +203,11 @@ def _dropped(seen: Comparison, criteria: AcceptanceCriteria) -> tuple[str, Reaso
     speedup = seen.speedup
     if is_faster(seen, criteria) and starts_too_late(seen, criteria) and speedup and seen.later_s:
         return criteria.too_late(speedup.mid_ratio, seen.later_s), Reason.STARTS_LATE
+    if is_faster(seen, criteria) and is_unpaid(seen, criteria) and speedup:
+        longer = percent(seen.first_pass_ratio - seen.baseline_first_pass_ratio)
+        saved = percent(1.0 - 1.0 / speedup.mid_ratio)
+        why = f"its longer first pass costs {longer} of the training, and its steps save {saved}"
+        return why, Reason.FIRST_PASS
     if speedup is not None and speedup.high_ratio < 1.0:
         return "slower here", None
     if is_hidden(seen):

@@ -23,6 +23,7 @@ from hasten.search.costs import (
     NOISE_LEAST_COUNT,
     NOISE_LEAST_S,
 )
+from hasten.search.payback import known_training_s, pass_count_of
 from hasten.trials.blocks import both_start_s
 from hasten.units import duration, percent, times
 
@@ -267,7 +268,29 @@ class Races:
             phase_s=self._runner.statistics.phase_s(other),
             baseline_phase_s=self._runner.statistics.phase_s(own),
             later_s=self._runner.starts.later_s(own, other),
+            first_pass_ratio=self._first_pass_ratio(own, other),
+            baseline_first_pass_ratio=self._first_pass_ratio(own, own),
         )
+
+    def _first_pass_ratio(self, own: Plan, plan: Plan) -> float:
+        """Return what a first pass takes longer, as a share of the training under `own`."""
+        runner, script = self._runner, self._options.applied
+        first_s = runner.starts.first_pass_s(script, plan)
+        own_s, script_s = self._step_s(own), self._step_s(script)
+        pass_steps = runner.rhythm.pass_count
+        if first_s <= 0.0 or not (pass_steps and own_s and script_s):
+            return 0.0
+        training_s = known_training_s(
+            self._options.training_s, runner.pace.life_count, step_s=script_s
+        )
+        return first_s / (pass_count_of(training_s, pass_steps * script_s) * pass_steps * own_s)
+
+    def _step_s(self, plan: Plan) -> float:
+        """Return the mean seconds of a step under a plan, with what passes between steps."""
+        statistics = self._runner.statistics
+        phase_s = statistics.phase_s(plan) or {}
+        step_s = sum(seconds for phase, seconds in phase_s.items() if phase.in_step)
+        return step_s + statistics.outside_s(plan, plan)[0] if step_s else 0.0
 
     def _noise_between(self, own: Plan, other: Plan) -> Noise:
         """Return the noise of pairs as two plans are raced.
