@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from hasten.errors import HastenError, OutOfTime, UsageError
 from hasten.lever import discover, sharing_cpus
 from hasten.records import LEAST_RATIO, Cost, Diagnosis, Outcome, Reason, Tuning
-from hasten.search import last_about
 from hasten.search.costs import refuse_too_short
-from hasten.search.payback import unpaid
 from hasten.session import setup
 from hasten.session.decisions import Decisions, Lost
 from hasten.session.measured_costs import costs_of, first_costs
@@ -20,7 +18,7 @@ from hasten.session.races import Races, confirmed_race
 from hasten.session.search_driver import SearchDriver
 from hasten.session.settlement import Answer, Settlement
 from hasten.session.watching import notes_of, watch, with_findings
-from hasten.trials.blocks import filling, patience_s
+from hasten.trials.blocks import patience_s
 from hasten.trials.compiled_code import CompiledCode, is_handed_out
 from hasten.trials.deadline import Deadline
 from hasten.units import times
@@ -227,13 +225,6 @@ class TuningSession:
         settlement = self._settlement
         plan = self._driver.best if settlement.surviving is None else settlement.surviving
         rest, doubts = plan, dict(self._doubtful(plan))
-        history = self._driver.history
-        filled = [seen for seen in history if filling(seen.candidate).levers - seen.baseline.levers]
-        own = set(filling(plan).settings)  # a later race shows only what came on top
-        alike = (seen for seen in reversed(filled) if set(filling(seen.candidate).settings) <= own)
-        seen = last_about(plan, filled) or next(alike, None)
-        if seen is not None and seen.pairs and unpaid(settlement.passes(plan, seen)):
-            doubts["its first pass takes longer than steps gain"] = filling(plan)
         unsure = self._driver.guesses | sharing_cpus(self._decisions.unshown(plan)).levers
         doubts["its race did not settle that"] = plan.only(unsure)
         for why, levers in doubts.items():

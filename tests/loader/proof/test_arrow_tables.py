@@ -98,6 +98,10 @@ def jittered(rows):
     return {"length": [len(text) + torch.rand(()).item() for text in rows["text"]]}
 
 
+def shared(rows):
+    return {"length": [SEEN]}
+
+
 SEEN = []
 
 
@@ -127,15 +131,17 @@ def test_rows_of_a_table_are_made_anew(library, kind, how) -> None:
     assert not PurityAnalysis(kind(table)).why_not
 
 
-def test_a_collate_function_may_write_rows_unless_they_are_views_of_the_file(library) -> None:
+def test_a_collate_function_may_write_rows_unless_they_hold_what_outlives_them(library) -> None:
     def own(rows):
         for row in rows:
             row["more"] = 1
         return rows
 
-    told = [library.Dataset({"label": library.Value()}, how) for how in (None, "numpy")]
-    shares = [read_items(DataLoader(one, 2, collate_fn=own))[1] for one in told]
-    assert shares == [False, True]
+    text = {"text": library.Value()}
+    tables = [library.Dataset(text, how) for how in (None, "numpy")]
+    tables += [library.Dataset(text, "custom", transform=one) for one in (lengths, shared)]
+    shares = [read_items(DataLoader(one, 2, collate_fn=own))[1] for one in tables]
+    assert shares == [False, True, False, True]
 
 
 def test_the_transform_of_a_table_is_followed(library) -> None:
