@@ -14,10 +14,12 @@ TESTS := $(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 .PHONY: demo test slow system check docs format mutants clean \
 	bench bench-accelerator bench-branches bench-claims bench-edits bench-findings bench-gpu bench-launches bench-levers bench-loader bench-networks bench-overhead bench-priors bench-proofs bench-ranks bench-rivals bench-sweep
 
+# Torch's thousands of files are compiled on one core while the other installs the rest.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$(TORCH)" "torchvision==$(TORCHVISION)"
-	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile "torch==$(TORCH)" "torchvision==$(TORCHVISION)"
+	$(BIN)/python -m compileall -qq $(VENV)/lib/python*/site-packages & \
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]" && wait
 	touch $@
 
 demo: $(READY)

@@ -37,6 +37,13 @@ def _load(path):
 
 suite = _load(Path(__file__).with_name("suite.py"))
 TORCH = ("torch", "torch._dynamo")  # the first optimizer would import the second
+LONGEST = {
+    f"test_{name}.py": index
+    for index, name in enumerate(
+        ("corpus", "shared_run", "run", "scripts", "child", "prover", "script", "bad_input",
+         "harmless", "budget", "ranks", "slurm", "epoch_iterator", "stale", "trial_process")
+    )
+}  # fmt: skip
 CHILD = ("hasten.child", "hasten.instrument.watch", "hasten.loader.engine")
 LOOK_S, PATIENCE_S = 1.0, 120.0
 SESSION = uuid.uuid4().hex
@@ -57,8 +64,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Begin with the file that takes longest, so that no process is left alone with it."""
-    items.sort(key=lambda item: item.path.name != "test_corpus.py")
+    """Begin with the files that take longest, so that no process is left alone with one."""
+    items.sort(key=lambda item: LONGEST.get(item.path.name, len(LONGEST)))
     for item in items:  # findings are judged by times: nothing may run beside a look
         if "diagnosed" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.measures)
