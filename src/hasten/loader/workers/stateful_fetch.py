@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.loader import random_states
 from hasten.loader.batch_equality import difference
+from hasten.loader.quiet_forks import quiet_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,8 @@ def doubtful(question: Callable[[], bool]) -> bool:
     """
     try:
         reading, writing = os.pipe()
-        pid = os.fork()
+        with quiet_forks():
+            pid = os.fork()
     except OSError:
         return True
     if pid == 0:

@@ -12,6 +12,7 @@ from multiprocessing.util import get_temp_dir
 from typing import TYPE_CHECKING, Any
 
 from hasten.loader.notices import said
+from hasten.loader.quiet_forks import quiet_forks
 from hasten.loader.random_states import as_read
 from hasten.loader.view import make_worker_iterator
 from hasten.loader.workers.early_answers import EarlyAnswers
@@ -78,16 +79,17 @@ class WorkerProcesses:
         if self._are_added:  # a fork does not run the script's file again
             fork = multiprocessing.get_context("fork")
             overrides = {"timeout": _LOOK_S, "multiprocessing_context": fork}
-        self._torchs = make_worker_iterator(
-            loader,
-            count,
-            dataset=site,
-            collate_fn=as_it_is,
-            worker_init_fn=site.start,
-            prefetch_factor=ahead_count,
-            _index_sampler=self._feed,
-            **overrides,
-        )
+        with quiet_forks() if self._are_added else contextlib.nullcontext():
+            self._torchs = make_worker_iterator(
+                loader,
+                count,
+                dataset=site,
+                collate_fn=as_it_is,
+                worker_init_fn=site.start,
+                prefetch_factor=ahead_count,
+                _index_sampler=self._feed,
+                **overrides,
+            )
         self._early: EarlyAnswers | None = None
         self._received_count = 0
 

@@ -1,0 +1,29 @@
+"""Forks that the script does not make, of which no library should warn it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SETTING = "TOKENIZERS_PARALLELISM"
+
+
+@contextlib.contextmanager
+def quiet_forks() -> Iterator[None]:
+    """Keep the tokenizers of `transformers` from warning in a fork, as the variable set does.
+
+    They turn to one thread there with or without it. `os.environ` stays as it is.
+    """
+    if "tokenizers" not in sys.modules or _SETTING in os.environ:
+        yield
+        return
+    os.putenv(_SETTING, "false")
+    try:
+        yield
+    finally:
+        os.unsetenv(_SETTING)
