@@ -70,7 +70,7 @@ def test_workers_that_the_script_does_not_have_are_forked_so_and_its_own_are_not
         forks = facts["forks"] = []
         ours(lambda: epochs(DataLoader(Numbers(), batch_size=4), 1), 2)
         facts["added"] = len(forks)
-        ours(lambda: epochs(DataLoader(Numbers(), batch_size=4, num_workers=2), 1), None)
+        ours(lambda: epochs(DataLoader(Numbers(), batch_size=4, num_workers=1), 1), 2)
         """.replace("\n        ", "\n")
     )
     added = found["added"]
