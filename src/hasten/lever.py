@@ -439,7 +439,7 @@ def lookup(plan: Plan) -> tuple[tuple[Lever[Any], Setting], ...]:
     Raises:
         PlanError: the plan names a lever that is not installed here.
     """
-    check_names(sorted(plan.levers))
+    check_names(name for name, _ in plan.settings)
     return tuple((load(name), setting) for name, setting in plan.settings)
 
 

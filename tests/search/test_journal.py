@@ -21,6 +21,7 @@ def comparison(lever="a", setting=True):
         later_s=1.5,
         first_pass_ratio=0.25,
         baseline_first_pass_ratio=0.125,
+        outside_ratio=0.5,
     )
 
 

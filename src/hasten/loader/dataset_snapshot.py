@@ -268,8 +268,8 @@ class _SnapshotTaker:
         return [value.columns, value.index, *(value.iloc[:, name].to_numpy() for name in names)]
 
     def _table(self, value: Any) -> Iterable[Any]:
-        """Note a dataset in files of Arrow: its library tells by a text what it was made of."""
-        self.tokens.append(value._fingerprint)
+        """Note a dataset in files of Arrow: its library tells by a text how it was made."""
+        self.tokens += [_Itself(value), value._fingerprint]
         return format_of(value).values()
 
     def _tensor(self, value: Any) -> Iterable[Any]:

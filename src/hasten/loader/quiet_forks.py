@@ -17,13 +17,16 @@ _SETTING = "TOKENIZERS_PARALLELISM"
 def quiet_forks() -> Iterator[None]:
     """Keep the tokenizers of `transformers` from warning in a fork, as the variable set does.
 
-    They turn to one thread there with or without it. `os.environ` stays as it is.
+    Where they have been used, they turn to one thread in a fork, with or without it: their other
+    threads are gone. `os.environ` stays as it is, and in the fork the variable stays set.
     """
     if "tokenizers" not in sys.modules or _SETTING in os.environ:
         yield
         return
+    pid = os.getpid()
     os.putenv(_SETTING, "false")
     try:
         yield
     finally:
-        os.unsetenv(_SETTING)
+        if os.getpid() == pid:
+            os.unsetenv(_SETTING)

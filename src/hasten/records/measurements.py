@@ -109,8 +109,9 @@ class Comparison:
         later_s: seconds by which a start under the candidate is later than one under the
             baseline, compiling included; None where not measured.
         first_pass_ratio: by how much a first pass over the data takes longer than later ones under
-            the candidate, as a share of the whole training under the baseline without that.
+            the candidate, in later passes under the baseline.
         baseline_first_pass_ratio: the same under the baseline.
+        outside_ratio: what passes outside of steps, in steps under the baseline.
     """
 
     baseline: Plan
@@ -126,18 +127,29 @@ class Comparison:
     later_s: float | None = None
     first_pass_ratio: float = 0.0
     baseline_first_pass_ratio: float = 0.0
+    outside_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         if (self.verdict is Verdict.FAIL) != bool(self.failure):
             raise ValueError("a comparison fails exactly when it says why")
 
     @property
-    def whole_ratio(self) -> float:
-        """The speed-up of the whole training: of its steps, and of a first pass that is longer."""
+    def longer_ratio(self) -> float:
+        """How much longer the candidate's first pass is, in later passes under the baseline."""
+        return self.first_pass_ratio - self.baseline_first_pass_ratio
+
+    def whole_ratio(self, pass_count: float) -> float:
+        """Return the speed-up of a training of so many passes, 0 where there is no figure.
+
+        Where both first passes take as long as later ones, or alike, it is that of the steps.
+        """
         if self.speedup is None:
             return 0.0
-        own = 1.0 + self.baseline_first_pass_ratio
-        return own / (1.0 / self.speedup.mid_ratio + self.first_pass_ratio)
+        if not self.longer_ratio:
+            return self.speedup.mid_ratio
+        own = 1.0 + self.outside_ratio + self.baseline_first_pass_ratio / pass_count
+        other = self.outside_ratio + self.first_pass_ratio / pass_count
+        return own / (1.0 / self.speedup.mid_ratio + other)
 
     @property
     def excludes_gain(self) -> bool:

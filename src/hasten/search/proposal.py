@@ -71,10 +71,12 @@ class AcceptanceCriteria:
         least_ratio: the gain that is worth a lever (0.02 is 2%).
         training_s: how long the training will run; a plan whose late start costs more than it
             saves is not taken. Infinite where nobody said.
+        pass_count: passes of the training over its data, over which a longer first pass counts.
     """
 
     least_ratio: float = LEAST_RATIO
     training_s: float = inf
+    pass_count: float = inf
 
     def saved_s(self, ratio: float) -> float:
         """Return the seconds that a speed-up saves of the training.
@@ -125,9 +127,7 @@ def is_better(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
     """
     if starts_too_late(comparison, criteria) or is_unpaid(comparison, criteria):
         return False
-    is_shorter = comparison.first_pass_ratio < comparison.baseline_first_pass_ratio
-    whole_ratio = comparison.whole_ratio if is_shorter else 0.0
-    return is_faster(comparison, criteria) or whole_ratio >= 1.0 + criteria.least_ratio
+    return is_faster(comparison, criteria) or is_shorter(comparison, criteria)
 
 
 def is_taken_whole(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
@@ -238,5 +238,13 @@ def starts_too_late(comparison: Comparison, criteria: AcceptanceCriteria) -> boo
 
 def is_unpaid(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
     """Return whether a longer first pass over the data costs what the steps save."""
-    is_longer = comparison.first_pass_ratio > comparison.baseline_first_pass_ratio
-    return is_longer and comparison.whole_ratio < 1.0 + criteria.least_ratio
+    return comparison.longer_ratio > 0.0 and not _is_worth_it(comparison, criteria)
+
+
+def is_shorter(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
+    """Return whether a shorter first pass over the data saves more than the steps may lose."""
+    return comparison.longer_ratio < 0.0 and _is_worth_it(comparison, criteria)
+
+
+def _is_worth_it(comparison: Comparison, criteria: AcceptanceCriteria) -> bool:
+    return comparison.whole_ratio(criteria.pass_count) >= 1.0 + criteria.least_ratio

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.search.budget_limits import BudgetLimits, Refusal, refuse
-from hasten.search.proposal import AcceptanceCriteria, is_likely
+from hasten.search.proposal import AcceptanceCriteria, is_likely, is_shorter
 from hasten.search.strategy import SearchStrategy, grounds_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,10 @@ def guesses(
     """
     strategy = replay(candidates, history, criteria=criteria)
     together, grounds = strategy.bundle, grounds_of(strategy)
-    likely = {lever for lever, seen in grounds.items() if is_likely(seen)}
+    likely = {
+        lever for lever, seen in grounds.items()
+        if is_likely(seen) or (seen is not None and is_shorter(seen, criteria))
+    }  # fmt: skip
     if together is not None and is_likely(together):
         likely |= together.baseline.differing(together.candidate)
     return frozenset(grounds) - likely - (strategy.steadied if likely else set())

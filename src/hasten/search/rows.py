@@ -11,11 +11,12 @@ from hasten.search.proposal import (
     has_won,
     is_faster,
     is_hidden,
+    is_shorter,
     is_unpaid,
     starts_too_late,
 )
 from hasten.search.propose import EVEN, replay
-from hasten.units import counted, percent, times
+from hasten.units import counted, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,6 +193,8 @@ def _why_kept(candidate: Candidate, seen: Comparison, strategy: SearchStrategy) 
     told = _figure_of(seen)
     if has_won(seen):
         return told
+    if is_shorter(seen, strategy.criteria):
+        return f"{told}: its first pass is shorter"
     if candidate.lever in strategy.steadied:
         return f"{told}: not shown to be slower, and kept because launches may differ less with it"
     if len(strategy.plan.settings) == 1:
@@ -204,10 +207,8 @@ def _dropped(seen: Comparison, criteria: AcceptanceCriteria) -> tuple[str, Reaso
     if is_faster(seen, criteria) and starts_too_late(seen, criteria) and speedup and seen.later_s:
         return criteria.too_late(speedup.mid_ratio, seen.later_s), Reason.STARTS_LATE
     if is_faster(seen, criteria) and is_unpaid(seen, criteria) and speedup:
-        longer = percent(seen.first_pass_ratio - seen.baseline_first_pass_ratio)
-        saved = percent(1.0 - 1.0 / speedup.mid_ratio)
-        why = f"its longer first pass costs {longer} of the training, and its steps save {saved}"
-        return why, Reason.FIRST_PASS
+        whole = times(seen.whole_ratio(criteria.pass_count))
+        return f"its first pass takes longer: {whole} for the whole training", Reason.FIRST_PASS
     if speedup is not None and speedup.high_ratio < 1.0:
         return "slower here", None
     if is_hidden(seen):

@@ -36,6 +36,7 @@ from hasten.search.proposal import (
     is_hidden,
     is_slower,
     is_taken_whole,
+    is_unpaid,
     propose_race,
     shown_ratio,
     without_guesses,
@@ -167,6 +168,10 @@ class SearchStrategy:
             self.deciding.pop(candidate.lever, None)
             self.redundant[candidate.lever] = seen, why
 
+    def whole_ratio(self, seen: Comparison) -> float:
+        """Return the speed-up of the whole training that a race shows."""
+        return seen.whole_ratio(self.criteria.pass_count)
+
     def usable(self) -> list[Candidate]:
         """Return the candidates that have broken nothing."""
         return [candidate for candidate in self.candidates if candidate.lever not in self.broken]
@@ -251,7 +256,9 @@ class SearchStrategy:
         plan, expected_log = self.plan, 0.0
         for candidate in self.usable():
             setting = self.estimator.best_seen(candidate)
-            if self.estimator.pointless(candidate, setting, self.plan):
+            seen = self.deciding.get(candidate.lever)
+            is_out = seen is not None and is_unpaid(seen, self.criteria)
+            if is_out or self.estimator.pointless(candidate, setting, self.plan):
                 continue
             if not self.is_in(candidate) and not self.estimator.is_slower(candidate, setting):
                 plan = plan.with_lever(candidate.lever, setting)
@@ -524,7 +531,7 @@ def race_guesses(strategy: SearchStrategy) -> Steps:
             continue
         without = strategy.plan.without(candidate.lever)
         seen = yield from strategy.race(Kind.PRUNE, strategy.plan, without, lever=candidate.lever)
-        if seen and seen.speedup and seen.speedup.mid_ratio > 1.0 / (1.0 + LEAST_RATIO):
+        if seen and strategy.whole_ratio(seen) > 1.0 / (1.0 + LEAST_RATIO):
             strategy.doubted[candidate.lever] = seen
             strategy.plan = without
 
@@ -543,7 +550,10 @@ def race_hidden(strategy: SearchStrategy) -> Steps:
     hidden = [
         (seen.speedup.mid_ratio, candidate.lever, seen)
         for candidate in strategy.usable()
-        if (seen := strategy.deciding.get(candidate.lever)) and is_hidden(seen) and seen.speedup
+        if (seen := strategy.deciding.get(candidate.lever))
+        and is_hidden(seen)
+        and seen.speedup
+        and not is_unpaid(seen, strategy.criteria)
     ]
     for mid_ratio, lever, first in sorted(hidden, key=lambda one: -one[0]):
         if strategy.plan.settings:
@@ -552,7 +562,7 @@ def race_hidden(strategy: SearchStrategy) -> Steps:
         seen = yield from strategy.race(
             Kind.PRUNE, plan, Plan(), lever=lever, expected_log=log(mid_ratio)
         )
-        if seen and seen.speedup and seen.speedup.mid_ratio <= 1.0 / (1.0 + LEAST_RATIO):
+        if seen and seen.speedup and strategy.whole_ratio(seen) <= 1.0 / (1.0 + LEAST_RATIO):
             strategy.plan = plan
 
 
@@ -567,7 +577,7 @@ def doubt(strategy: SearchStrategy) -> Steps:
             return
         seen = yield from strategy.race(Kind.PRUNE, strategy.plan, Plan())
         least = 1.0 + strategy.criteria.least_ratio / 2
-        if seen is None or seen.speedup is None or seen.speedup.mid_ratio <= 1.0 / least:
+        if seen is None or seen.speedup is None or strategy.whole_ratio(seen) <= 1.0 / least:
             return
         left = without_guesses(strategy.plan, grounds)
         strategy.doubted |= dict.fromkeys(strategy.plan.differing(left), seen)

@@ -28,9 +28,9 @@ from hasten.trials.blocks import both_start_s
 from hasten.units import duration, percent, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from hasten.records import Interval, Pair
+    from hasten.records import Interval, Pair, Phase
     from hasten.session.options import Options, Watcher
     from hasten.trials.runner import TrialRunner
 
@@ -79,6 +79,7 @@ class Races:
         self.least_ratio = LEAST_RATIO
         self.interrupted = False
         self._nulls: tuple[float, ...] = ()
+        self._pass_count = pass_count_of(None, 0.0)
         self._rounds: dict[Plan, list[compare.Confirmation]] = {}
         self._seen: dict[Plan, Comparison] = {}
         self._runner = runner
@@ -263,34 +264,43 @@ class Races:
                 wall_s=self._clock() - started_s,
             )
         self._note_costs(own, other)
-        return replace(
+        result = replace(
             compare.compare(baseline, candidate, seen.pairs, rule, seen.wall_s),
             phase_s=self._runner.statistics.phase_s(other),
             baseline_phase_s=self._runner.statistics.phase_s(own),
             later_s=self._runner.starts.later_s(own, other),
-            first_pass_ratio=self._first_pass_ratio(own, other),
-            baseline_first_pass_ratio=self._first_pass_ratio(own, own),
+        )
+        return self._with_first_passes(result, own, other)
+
+    def _with_first_passes(self, seen: Comparison, own: Plan, other: Plan) -> Comparison:
+        """Return a race with what a first pass takes longer under its plans, where that differs."""
+        statistics, starts = self._runner.statistics, self._runner.starts
+        script, step_s = self._options.applied, _in_steps(statistics.phase_s(own))
+        pass_s = self._runner.rhythm.pass_count * step_s
+        own_s, other_s = (max(0.0, starts.first_pass_s(script, each)) for each in (own, other))
+        if not pass_s or own_s == other_s:
+            return seen
+        return replace(
+            seen,
+            first_pass_ratio=other_s / pass_s,
+            baseline_first_pass_ratio=own_s / pass_s,
+            outside_ratio=statistics.outside_s(own, own)[0] / step_s,
         )
 
-    def _first_pass_ratio(self, own: Plan, plan: Plan) -> float:
-        """Return what a first pass takes longer, as a share of the training under `own`."""
+    @property
+    def pass_count(self) -> float:
+        """Passes of the training over its data, a usual number where nobody knows."""
         runner, script = self._runner, self._options.applied
-        first_s = runner.starts.first_pass_s(script, plan)
-        own_s, script_s = self._step_s(own), self._step_s(script)
-        pass_steps = runner.rhythm.pass_count
-        if first_s <= 0.0 or not (pass_steps and own_s and script_s):
-            return 0.0
+        outside_s = runner.statistics.outside_s(script, script)[0]
+        step_s = _in_steps(runner.statistics.phase_s(script)) + outside_s
+        pass_s = runner.rhythm.pass_count * step_s
+        if not pass_s:
+            return self._pass_count
         training_s = known_training_s(
-            self._options.training_s, runner.pace.life_count, step_s=script_s
+            self._options.training_s, runner.pace.life_count, step_s=step_s
         )
-        return first_s / (pass_count_of(training_s, pass_steps * script_s) * pass_steps * own_s)
-
-    def _step_s(self, plan: Plan) -> float:
-        """Return the mean seconds of a step under a plan, with what passes between steps."""
-        statistics = self._runner.statistics
-        phase_s = statistics.phase_s(plan) or {}
-        step_s = sum(seconds for phase, seconds in phase_s.items() if phase.in_step)
-        return step_s + statistics.outside_s(plan, plan)[0] if step_s else 0.0
+        self._pass_count = pass_count_of(training_s, pass_s)
+        return self._pass_count
 
     def _noise_between(self, own: Plan, other: Plan) -> Noise:
         """Return the noise of pairs as two plans are raced.
@@ -365,9 +375,9 @@ class Races:
 
     def _states(self, plan: Plan) -> Sequence[float]:
         """Return, for each launch of a plan, the log ratio by which faults lengthened steps."""
-        phase_s = self._runner.statistics.phase_s(plan) or {}
+        phase_s = self._runner.statistics.phase_s(plan)
         counts = self._runner.statistics.faults(plan)
-        step_s = sum(seconds for phase, seconds in phase_s.items() if phase.in_step)
+        step_s = _in_steps(phase_s)
         if self._fault_s is None or not counts or not step_s:
             return ()
         faults_s = [self._fault_s * count for count in counts]
@@ -443,6 +453,11 @@ class Races:
 def _change(proposal: search.Proposal) -> Plan:
     """Return what the candidate of a race has and its baseline has not."""
     return proposal.candidate.only(proposal.baseline.differing(proposal.candidate))
+
+
+def _in_steps(phase_s: Mapping[Phase, float] | None) -> float:
+    """Return the seconds of a step, 0 where none was seen."""
+    return sum(seconds for phase, seconds in (phase_s or {}).items() if phase.in_step)
 
 
 def _round_count(window_s: float, *, launches_s: float, pairs_s: float) -> int:

@@ -216,6 +216,7 @@ class SearchDriver:
         return search.AcceptanceCriteria(
             least_ratio=self._races.least_ratio,
             training_s=inf if training_s is None else training_s,
+            pass_count=self._races.pass_count,
         )
 
     @property

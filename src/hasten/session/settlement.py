@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hasten import compare
-    from hasten.records import Comparison, Interval, LossEnvelope, Passes, Profile, Workload
+    from hasten.records import Interval, LossEnvelope, Passes, Profile, Workload
     from hasten.search import Candidate
     from hasten.search.costs import Costs
     from hasten.search.payback import Payback
@@ -123,7 +123,7 @@ class Settlement:
             seen = self._confirm(plan, end_s)
             if not isinstance(seen, Lost):
                 tuned = _observed(self._runner, self._races, self._options.with_applied(plan))
-                payback, passes = self._payback(plan, seen.speedup), self.passes(plan, seen)
+                payback, passes = self._payback(plan, seen.speedup), self._passes(plan, seen)
                 lost = self._unpaid(of_all(payback, passes), passes)
                 if lost is None:
                     whole = passes.whole if passes else seen.speedup
@@ -306,7 +306,7 @@ class Settlement:
             speedup_ratio=speedup.mid_ratio,
         )
 
-    def passes(self, plan: Plan, seen: compare.Confirmation | Comparison) -> Passes | None:
+    def _passes(self, plan: Plan, seen: compare.Confirmation) -> Passes | None:
         """Return the gain of the whole training by a race of its steps; None where it is theirs."""
         own, other = self._options.applied, self._options.with_applied(plan)
         assert seen.speedup is not None  # noqa: S101  # there are pairs

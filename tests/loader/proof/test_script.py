@@ -172,6 +172,12 @@ ELSEWHERE = {
         "def mark(one):\n    one['weight'] = 2.0\n    one['all'].append(3.0)\n"
         "map(mark, [{'all': []}])\n", "pass", "whole",
     ),
+    "a function that writes what it is given, of items that read an heir of a deque": (
+        "import collections\nclass Mine(collections.deque):\n    pass\n"
+        "class Few(Rows):\n    def __getitem__(self, i): return self.mine[i]\n"
+        "rows = Few()\nrows.mine = Mine(range(12))\n"
+        "def mark(one):\n    one[0] = 2.0\nmap(mark, [[0.0]])\n", "pass", "OWNED",
+    ),
     "a function that writes what it is given": (
         "def mark(one):\n    one['weight'] = 2.0\nmap(mark, [{'all': []}])\n", "pass", "OWNED",
     ),

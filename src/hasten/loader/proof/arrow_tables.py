@@ -25,7 +25,6 @@ def row(body: Frame, table: Any, node: ast.AST | None) -> Value:
     refused = _refused(table.features)
     if refused:
         return body.gap(f"it reads columns of {refused}", node)
-    body.reads.asks_files("open")  # pictures may be kept as the names of files
     how, told = table._format_type, kinds.format_of(table)
     if how == "custom":
         made = body.follower.live(body, told["transform"], Given([new(kind=dict)], {}, node))

@@ -163,7 +163,7 @@ def _call_of(body: Frame, one: Any, name: str, given: Given) -> Value:
     held = getattr(one, "__dict__", None)
     if isinstance(held, dict) and name in held and not isinstance(one, (FunctionType, MethodType)):
         return call_value(body, attributes.of_object(body, one, name, given.node), given)
-    if kinds.is_leaf(one):
+    if kinds.is_unwritten(one):
         follow = tokenizers.call if kinds.is_tokenizer(one) else arrow_tables.call
         return follow(body, one, name, given)
     return methods.by_name(body, body.reads.load(one), name, given)

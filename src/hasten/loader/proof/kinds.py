@@ -72,7 +72,7 @@ def is_tokenizer(one: Any) -> bool:
 def is_arrow_table(one: Any) -> bool:
     """Return whether an object is a dataset of the library `datasets` in files of Arrow."""
     kind = getattr(sys.modules.get(ARROW_TABLES), "Dataset", None)
-    return kind is not None and type(one) is kind
+    return kind is not None and type(one) is kind and not is_user_function(kind.__getitem__)
 
 
 def format_of(table: Any) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def format_of(table: Any) -> dict[str, Any]:
     return table._format_kwargs or {}
 
 
-def is_leaf(one: Any) -> bool:
+def is_unwritten(one: Any) -> bool:
     """Return whether an object is one of a library's that nobody writes in the midst of a pass."""
     return is_tokenizer(one) or is_arrow_table(one)
 

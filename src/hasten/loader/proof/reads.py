@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.proof.kinds import is_leaf
+from hasten.loader.proof.kinds import is_unwritten
 from hasten.loader.proof.library import OPENING, is_read
 from hasten.loader.proof.values import Value, all_atomic, is_atomic, live, new
 from hasten.loader.proof.verdict import MissingReason, ProofReason
@@ -152,7 +152,7 @@ class Reads:
                 continue
             elif is_read(kind):
                 self.look_into(one)
-            elif not isinstance(one, _IMMUTABLE) and not is_leaf(one):
+            elif not isinstance(one, _IMMUTABLE) and not is_unwritten(one):
                 self.content[id(one)] = one
         return live(*objects)
 

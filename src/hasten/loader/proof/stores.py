@@ -10,7 +10,7 @@ from hasten.loader.proof.bindings import called, callee
 from hasten.loader.proof.nearness import FIGURES
 from hasten.loader.proof.scopes import BUILDING, heirs_of, scopes_of
 from hasten.loader.proof.script import is_special
-from hasten.loader.proof.source import first_line, is_user_file, text_of
+from hasten.loader.proof.source import first_line, is_user_class, is_user_file, text_of
 from hasten.loader.proof.stored_names import stored_by
 from hasten.loader.proof.verdict import MissingReason, ProofReason
 
@@ -48,6 +48,7 @@ _WRITING_OUT = {
     ("numpy", "save"), ("pickle", "dump"), ("pickle", "dumps"), ("yaml", "dump"),
     ("joblib", "dump"),
 }  # fmt: skip
+_PLAIN_HOMES = ("torch.utils.data.", "torchvision.datasets.", "typing", "abc")
 _FLAT_READERS = {"list", "set", "tuple", "sorted", "dict", "enumerate", "zip", "frozenset"}
 
 
@@ -57,6 +58,7 @@ class Writes:
     def __init__(self, reads: Reads, names: ReachableNames, code: ScriptCode) -> None:
         self._reads = reads
         self._names = names
+        self._has_content = bool(reads.content) or not all(map(_is_plain, reads.classes))
         self.gaps: list[MissingReason] = []
         self._read = (
             set(reads.attributes)
@@ -166,7 +168,7 @@ class Writes:
             return
         if isinstance(node, ast.AugAssign) and not isinstance(target, ast.Name):
             return
-        if self._reads.content and scope.is_read(target):
+        if self._has_content and scope.is_read(target):
             what = f"the script writes into {text_of(target)}, which items may read"
             self._gap(ProofReason.OWNED, what, node, scope)
 
@@ -257,7 +259,7 @@ class Writes:
         name = called(node)
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         writes = library.writes_itself(name) and not self._is_own_method(node, scope)
-        may_write = writes and bool(self._reads.content)
+        may_write = writes and self._has_content
         if may_write and owner is not None and scope.is_read(owner) and not scope.is_module(owner):
             what = f"the script calls .{name}() of what items may read"
             self._gap(ProofReason.OWNED, what, node, scope)
@@ -319,6 +321,11 @@ class Writes:
                 return _is_looked_at(parent, parents, flat=True, whole=True)
         is_flat = name not in self._names.nested
         return _is_looked_at(node, parents, flat=is_flat, whole=name not in self._names.collecting)
+
+
+def _is_plain(kind: type) -> bool:
+    """Return whether a class has no methods that write in place, but what the script wrote."""
+    return is_user_class(kind) or kind.__module__.startswith(_PLAIN_HOMES)
 
 
 def _may_name(said: str, name: str) -> bool:
