@@ -143,7 +143,7 @@ def test_what_else_can_be_asked_of_a_tensor_is_the_same(layout, made_in, mode) -
                 assert getattr(ours, trait)() == getattr(theirs, trait)(), trait
             assert ours.untyped_storage().nbytes() == theirs.untyped_storage().nbytes()
             assert ours.storage_offset() == 0
-            assert ours.is_unwritten
+            assert ours.is_leaf
             assert not ours._is_view()
 
 

@@ -34,7 +34,7 @@ def signature(value: Any) -> tuple[Any, ...] | None:
 def _of_tensor(tensor: Any) -> tuple[Any, ...] | None:
     import torch
 
-    wanted = tensor.requires_grad and tensor.is_unwritten
+    wanted = tensor.requires_grad and tensor.is_leaf
     if wanted or tensor.layout is not torch.strided or tensor.is_inference():
         return None
     return (

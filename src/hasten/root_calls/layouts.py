@@ -279,7 +279,7 @@ class Activations:
             if _is_held(hold):
                 tensor = hold()
                 self._lay_out([tensor])
-                if tensor.requires_grad and not tensor.is_unwritten:
+                if tensor.requires_grad and not tensor.is_leaf:
                     _hook(tensor)
         self._made.clear()
         self._last.clear()

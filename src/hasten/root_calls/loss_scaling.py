@@ -180,7 +180,7 @@ class LossScaling:
             found = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
         else:
             nodes = nodes_behind(roots)
-            found = [root for root in roots if root.is_unwritten and root.requires_grad]
+            found = [root for root in roots if root.is_leaf and root.requires_grad]
             found += leaves_among(nodes)
             if any("BackwardHook" in type(node).__name__ for node in nodes):
                 self._give_up("modules have backward hooks, which would see scaled gradients")
