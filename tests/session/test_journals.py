@@ -165,7 +165,8 @@ def test_a_search_says_once_that_its_races_are_lost(work):
     said = []
     driver = SearchDriver(
         (), search.Journal(lost="disk quota exceeded"),
-        races=SimpleNamespace(confirm_s=0.0, least_ratio=0.02, price=None), options=Options(),
+        races=SimpleNamespace(confirm_s=0.0, least_ratio=0.02, pass_count=10, price=None),
+        options=Options(),
         view=SimpleNamespace(note=said.append), note=said.append, spent_s=lambda: 0.0,
         costs=lambda plan: SimpleNamespace(answer_s=0.0), deadline=Deadline(),
         doubtful=lambda plan: {},

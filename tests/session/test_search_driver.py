@@ -42,7 +42,7 @@ def driver_after(race_count, candidates=TWO, cost=cost, answer_s=10.0, proof_s=l
         history.append(
             runner.race(asked.baseline, asked.candidate, rule=Rule(pair_count=40, sd_ratio=0.02))
         )
-    races = SimpleNamespace(least_ratio=0.02, price=lambda asked: Price(wall_s=1.0))
+    races = SimpleNamespace(least_ratio=0.02, pass_count=10, price=lambda asked: Price(wall_s=1.0))
     return SearchDriver(
         candidates, SimpleNamespace(history=tuple(history)), races=races,
         options=Options(budget_s=300.0), view=RecordingWatcher(), note=[].append,
@@ -138,7 +138,8 @@ def test_the_noise_of_a_late_race_takes_time_of_that_race() -> None:
         )
 
     races = SimpleNamespace(
-        noise=None, least_ratio=0.02, confirm_s=10.0, measure_noise=measure_noise, race=race,
+        noise=None, least_ratio=0.02, pass_count=10, confirm_s=10.0,
+        measure_noise=measure_noise, race=race,
         price=lambda asked: Price(wall_s=1.0), prepare_s=lambda asked: 0.0,
     )  # fmt: skip
     driver = SearchDriver(
