@@ -28,9 +28,9 @@ from hasten.trials.blocks import both_start_s
 from hasten.units import duration, percent, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from hasten.records import Interval, Pair, Phase
+    from hasten.records import Interval, Pair
     from hasten.session.options import Options, Watcher
     from hasten.trials.runner import TrialRunner
 
@@ -275,7 +275,7 @@ class Races:
     def _with_first_passes(self, seen: Comparison, own: Plan, other: Plan) -> Comparison:
         """Return a race with what a first pass takes longer under its plans, where that differs."""
         statistics, starts = self._runner.statistics, self._runner.starts
-        script, step_s = self._options.applied, _in_steps(statistics.phase_s(own))
+        script, step_s = self._options.applied, statistics.step_s(own)
         pass_s = self._runner.rhythm.pass_count * step_s
         own_s, other_s = (max(0.0, starts.first_pass_s(script, each)) for each in (own, other))
         if not pass_s or own_s == other_s:
@@ -292,7 +292,7 @@ class Races:
         """Passes of the training over its data, a usual number where nobody knows."""
         runner, script = self._runner, self._options.applied
         outside_s = runner.statistics.outside_s(script, script)[0]
-        step_s = _in_steps(runner.statistics.phase_s(script)) + outside_s
+        step_s = runner.statistics.step_s(script) + outside_s
         pass_s = runner.rhythm.pass_count * step_s
         if not pass_s:
             return self._pass_count
@@ -375,9 +375,8 @@ class Races:
 
     def _states(self, plan: Plan) -> Sequence[float]:
         """Return, for each launch of a plan, the log ratio by which faults lengthened steps."""
-        phase_s = self._runner.statistics.phase_s(plan)
         counts = self._runner.statistics.faults(plan)
-        step_s = _in_steps(phase_s)
+        step_s = self._runner.statistics.step_s(plan)
         if self._fault_s is None or not counts or not step_s:
             return ()
         faults_s = [self._fault_s * count for count in counts]
@@ -453,11 +452,6 @@ class Races:
 def _change(proposal: search.Proposal) -> Plan:
     """Return what the candidate of a race has and its baseline has not."""
     return proposal.candidate.only(proposal.baseline.differing(proposal.candidate))
-
-
-def _in_steps(phase_s: Mapping[Phase, float] | None) -> float:
-    """Return the seconds of a step, 0 where none was seen."""
-    return sum(seconds for phase, seconds in (phase_s or {}).items() if phase.in_step)
 
 
 def _round_count(window_s: float, *, launches_s: float, pairs_s: float) -> int:

@@ -198,6 +198,11 @@ class PlanStatistics:
             return None
         return {phase: s / self._counts[plan] for phase, s in self._phases[plan].items()}
 
+    def step_s(self, plan: Plan) -> float:
+        """Return the mean seconds of a step, 0 where none was seen."""
+        phase_s = self.phase_s(plan) or {}
+        return sum(seconds for phase, seconds in phase_s.items() if phase.in_step)
+
     def step_count(self, plan: Plan) -> int:
         """Return how many steps were counted under `plan`."""
         return self._counts.get(plan, 0)
