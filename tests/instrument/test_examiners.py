@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hasten.instrument import accelerators, processes
-from hasten.instrument.examine import Examination
+from hasten.instrument.examine import Examination, processors
 from hasten.instrument.examine.bookkeeping import Bookkeeping
 from hasten.instrument.examine.faults import fault_s
 from hasten.instrument.examine.loops import Loops
@@ -198,6 +198,25 @@ def test_what_children_ran_is_counted_while_they_live_and_after() -> None:
     ended_s = processes.children_run_s() - before_s
     assert 0.25 < alive_s <= ended_s + 0.02
     assert ended_s < 0.8
+
+
+def test_an_evaluation_between_steps_does_not_count_as_idle_cpus_of_the_steps(monkeypatch) -> None:
+    now_s, used = [0.0], [0.0]
+    monkeypatch.setattr(processors.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(
+        processors.processes, "turns", lambda *_: {1: processes.CpuTurn(used[0], 0.0)}
+    )
+    monkeypatch.setattr(processors.processes, "children_run_s", lambda: used[0] / 2)
+    examiner = processors.Processors(SimpleNamespace())
+    for length_s, run_s in [(0.1, 0.2), (0.1, 0.2), (5.0, 0.0), (0.1, 0.2)]:
+        now_s[0] += length_s
+        used[0] += run_s
+        examiner.ended()
+    found = examiner.end()
+    assert found["wall_s"] == pytest.approx(5.3)
+    assert found["steps_wall_s"] == pytest.approx(0.3)
+    assert found["steps_own_run_s"] == pytest.approx(0.6)
+    assert found["steps_children_run_s"] == pytest.approx(0.3)
 
 
 def note_marks(monkeypatch):

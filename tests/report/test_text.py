@@ -168,7 +168,7 @@ def test_nothing_faster_is_said_plainly_with_reasons(nothing, plan_path):
         (Outcome.DROPPED, Reason.UNPROVED, "could not be proved"),
         (Outcome.DROPPED, Reason.NOT_SEEN_AGAIN, "not again on fresh launches"),
         (Outcome.DROPPED, Reason.LAUNCHES_DIFFER, "launches of this script may differ by as much"),
-        (Outcome.DROPPED, Reason.NOT_RACED_AGAIN, "could not be raced"),
+        (Outcome.DROPPED, Reason.NOT_RACED_AGAIN, "have not confirmed"),
         (Outcome.DROPPED, Reason.HIDDEN, "may be noise"),
         (Outcome.DROPPED, Reason.STALLS, "stalled"),
         (Outcome.DROPPED, Reason.STARTS_LATE, "too late"),

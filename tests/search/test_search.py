@@ -578,3 +578,34 @@ def test_a_kept_lever_that_has_proved_nothing_is_told_as_part_of_the_winning_set
             r"part of the winning set, not proven alone: 1\.04x \[.*\] after 12 pairs", row.why
         )
         assert row.speedup is None
+
+
+# --- what a closer look has shown -----------------------------------------------------------
+
+
+def test_a_setting_that_slowed_the_script_down_is_raced_beside_others_at_most() -> None:
+    threads = replace(candidate("threads", 1, scope=Scope.STEP), slower=(1, 0.65))
+    other = candidate("other")
+    alone, history = searched([threads], saving(threads=0.65))
+    assert not alone
+    (row,) = rows([threads], history)
+    assert row.why == "not tried: 0.65x under 1 in the closer look before the search"
+    asked, _ = searched([threads, other], saving(threads={1: 0.65}, other=1.5))
+    raced = [proposal for proposal in asked if "threads" in proposal.candidate.levers]
+    assert raced
+    assert all("other" in proposal.baseline.levers for proposal in raced)
+
+
+def test_another_setting_than_the_slower_one_is_raced() -> None:
+    threads = replace(candidate("threads", 4, 1, scope=Scope.STEP), slower=(1, 0.65))
+    asked, history = searched([threads], saving(threads={1: 0.65, 4: 1.5}))
+    assert asked[0].candidate == Plan().with_lever("threads", 4)
+    assert incumbent([threads], history) == asked[0].candidate
+
+
+def test_a_setting_that_slowed_the_script_down_is_in_no_bundle() -> None:
+    threads = replace(candidate("threads", 1, scope=Scope.STEP), slower=(1, 0.65))
+    asked, _ = searched(
+        [threads, candidate("one"), candidate("two")], saving(threads=0.65, one=1.2, two=1.2)
+    )
+    assert asked[0].candidate.levers == {"one", "two"}

@@ -6,6 +6,7 @@ import pytest
 
 from hasten.records import Phase, Plan, Step, Traits
 from hasten.session import examine
+from hasten.session.pair_probes import Probed
 from hasten.testing import LAPTOP, sample_profile
 
 WALL_S = 2.0
@@ -21,7 +22,7 @@ KERNEL = {
 def examined(monkeypatch, found):
     steps = [Step(phase_ns={Phase.FORWARD: 100_000_000}, sample_count=1)] * 20
     monkeypatch.setattr(examine, "_look", lambda *_: (steps, dict(found)))
-    monkeypatch.setattr(examine, "probe_levers", lambda *_, **__: {})
+    monkeypatch.setattr(examine, "probe_levers", lambda *_, **__: Probed())
     runner = SimpleNamespace(
         pace=SimpleNamespace(repeat_count=lambda plan: 1),
         facts=lambda plan: SimpleNamespace(traits=Traits()),

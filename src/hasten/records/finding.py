@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping  # noqa: TC003  msgspec reads the fields
+from dataclasses import dataclass, field
 
-from hasten.records.enums import Phase  # noqa: TC001  msgspec reads the fields
+from hasten.records.enums import Phase, Setting  # noqa: TC001  the same
 from hasten.records.measurements import Interval, Step  # noqa: TC001  the same
 
 CONTENDED = "contended-machine"
@@ -83,6 +84,8 @@ class Diagnosis:
         others_ratio: CPUs that other processes kept busy of those that the loop may use, as an
             average number; None where that is unknown.
         has_team: whether threads beside the loop's own computed; None where that is unknown.
+        slower: for each lever with a setting that slowed the steps down, that setting and how many
+            times faster they were, below 1.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -91,6 +94,7 @@ class Diagnosis:
     fault_s: float | None = None
     others_ratio: float | None = None
     has_team: bool | None = None
+    slower: Mapping[str, tuple[Setting, float]] = field(default_factory=dict)
 
     @property
     def is_contended(self) -> bool:

@@ -34,7 +34,7 @@ _LOST = {
     Reason.FAILED_GATE: "what was faster did not pass a numerics gate",
     Reason.NOT_SEEN_AGAIN: "a gain was seen, but not again on fresh launches",
     Reason.LAUNCHES_DIFFER: "a gain was seen, but launches of this script may differ by as much",
-    Reason.NOT_RACED_AGAIN: "a gain was seen, but fresh launches could not be raced",
+    Reason.NOT_RACED_AGAIN: "a gain was seen, but fresh launches have not confirmed it",
     Reason.HIDDEN: "what looked faster may be noise",
     Reason.STALLS: "most steps were faster, but some stalled",
     Reason.STARTS_LATE: "what was faster starts too late for this training",

@@ -47,6 +47,8 @@ class Candidate:
         redundant_with: why a setting does nothing beside the others of a plan, empty where it does.
         forecasts: the speed-up predicted for a setting alone, where there is a prediction.
         named_ratio: the largest share of a step that a finding says it can take away; 0 for none.
+        slower: a setting that slowed the steps down in a closer look, and how many times faster
+            they were; None where no setting did.
         prior: what it did to other scripts, None where nobody has kept a record.
         phases_ratio: share of its phases in a step of the untouched script, see `bounds`.
     """
@@ -62,6 +64,7 @@ class Candidate:
     forecasts: Mapping[Setting, float] = field(default_factory=dict)
     redundant_with: Callable[[Setting, Plan], str] = lambda setting, plan: ""
     named_ratio: float = 0.0
+    slower: tuple[Setting, float] | None = None
     prior: Prior | None = None
     phases_ratio: float = 1.0
 

@@ -47,6 +47,12 @@ class GainEstimator:
         if seen.speedup is not None:
             self._toggled[candidate.lever, setting] = seen.speedup.mid_ratio, seen.baseline
 
+    def expect_loss(self, candidate: Candidate) -> None:
+        """Note the setting that slowed the script down in a closer look, as if it was toggled."""
+        if candidate.slower is not None:
+            setting, ratio = candidate.slower
+            self._toggled[candidate.lever, setting] = ratio, Plan()
+
     def share_ratio(self, candidate: Candidate) -> float:
         """Return the share of a step as it is now that a candidate can touch.
 

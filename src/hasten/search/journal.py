@@ -32,10 +32,12 @@ class SearchStarted(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         settings: for each lever, the settings that it tries.
         named: for each lever that findings name, the share of a step that it can take away.
+        slower: see `Diagnosis.slower`.
     """
 
     settings: Settings = {}
     named: dict[str, float] = {}
+    slower: dict[str, tuple[Setting, float]] = {}
 
 
 _BEGUN = b'{"settings":'

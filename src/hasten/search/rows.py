@@ -108,7 +108,8 @@ def _untried(candidate: Candidate, strategy: SearchStrategy) -> tuple[str, Reaso
     refused = _refused(candidate, strategy)
     why = _why_passed_over(candidate, strategy) or "the search ended before its turn"
     limit = times(exp(candidate.limit_log()))
-    could = "" if candidate.lever in strategy.bounded else f"; it could give at most {limit}"
+    is_hopeless = candidate.lever in strategy.bounded or (candidate.slower and refused is None)
+    could = "" if is_hopeless else f"; it could give at most {limit}"
     together = strategy.together
     if together is None or candidate.lever not in dict(together.candidate.settings):
         is_late = refused is not None and refused.reason is RefusalReason.TIME
@@ -121,8 +122,12 @@ def _why_passed_over(candidate: Candidate, strategy: SearchStrategy) -> str:
     """Return why the last race about a candidate was not run, empty where it was."""
     if candidate.lever in strategy.bounded:
         return strategy.bounded[candidate.lever]
-    refused = _refused(candidate, strategy)
-    return refused.message if refused else ""
+    if refused := _refused(candidate, strategy):
+        return refused.message
+    if candidate.slower is None:
+        return ""
+    setting, ratio = candidate.slower
+    return f"{times(ratio)} under {setting} in the closer look before the search"
 
 
 def _refused(candidate: Candidate, strategy: SearchStrategy) -> Refusal | None:

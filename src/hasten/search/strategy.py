@@ -104,6 +104,8 @@ class SearchStrategy:
         least_ratio = min(self.criteria.least_ratio, LEAST_RATIO)
         self._to_stay = replace(self.criteria, least_ratio=least_ratio)
         self.estimator = GainEstimator(least_ratio=least_ratio)
+        for candidate in self.candidates:
+            self.estimator.expect_loss(candidate)
 
     def races(self) -> Steps:
         """Run the whole search, in at most three rounds, until one changes nothing."""
@@ -181,6 +183,7 @@ class SearchStrategy:
             self.is_in(candidate)
             or candidate.lever in self.deciding
             or self.estimator.is_bounded(candidate)
+            or self.estimator.is_slower(candidate, candidate.settings[0])
         )
         return candidate.bundled and candidate.chance_ratio >= _PROMISING_RATIO and not known
 

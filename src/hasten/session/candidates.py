@@ -31,6 +31,7 @@ def find_candidates(
     """
     found, rows, priors = [], [], search.read_priors()
     named = begun.named if begun.settings else _named(diagnosis.findings)
+    slower = begun.slower if begun.settings else diagnosis.slower
     own_traits = provided(options.applied, context.traits)
     for name, lever in discover().items():
         why, reason = _left_out(name, options)
@@ -62,6 +63,7 @@ def find_candidates(
                 redundant_with=_redundant(lever, own_traits),
                 forecasts=_forecasts(lever, context, settings),
                 named_ratio=named.get(name, 0.0),
+                slower=slower.get(name),
                 prior=priors.get(name),
             )
         )

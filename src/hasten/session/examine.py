@@ -47,7 +47,8 @@ def examine(
         runner.children.clear()  # one has died, or is an answer behind
         return Diagnosis()
     context = ScriptContext(machine=machine, baseline=seen, traits=traits, assumed=assumed)
-    found |= probe_levers(runner, plan, context, seconds=_PROBES_RATIO * seconds)
+    probed = probe_levers(runner, plan, context, seconds=_PROBES_RATIO * seconds)
+    found |= probed.found
     hot_lines = read_lines(found.pop("stacks.lines", ()))
     case = diagnose.Case(
         machine=machine,
@@ -69,6 +70,7 @@ def examine(
         fault_s=_fault_s(found),
         others_ratio=None if rivals is None else rivals.others_ratio,
         has_team=traits.has_team,
+        slower=probed.slower,
     )
 
 

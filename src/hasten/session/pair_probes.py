@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hasten import compare
@@ -11,32 +12,47 @@ from hasten.protocol import Turn
 from hasten.records import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hasten.lever import ScriptContext
-    from hasten.records import Plan
+    from hasten.records import Pair, Plan, Setting
     from hasten.trials.runner import TrialRunner
 
 _LEAST_COUNT, _MOST_COUNT = 12, 60
+_BRIEF_COUNT, _BRIEF_S = 3, 3.0  # enough to see a clear loss, and a fifth of a race
+_CLEAR_RATIO = 0.95
 _LEAST_SHARE_RATIO = 0.2
 _COMPUTE = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
+@dataclass(slots=True)
+class Probed:
+    """What probes have shown.
+
+    Attributes:
+        found: the setting of each probe and how many times faster it is, for `Case.found`, such as
+            `threads.setting` and `threads.mid_ratio`; only where there are pairs enough to tell.
+        slower: see `Diagnosis.slower`.
+    """
+
+    found: dict[str, Any] = field(default_factory=dict)
+    slower: dict[str, tuple[Setting, float]] = field(default_factory=dict)
+
+
 def probe_levers(
     runner: TrialRunner, plan: Plan, context: ScriptContext, *, seconds: float
-) -> dict[str, Any]:
+) -> Probed:
     """Run pairs of steps as they are and under the probe of each lever that has one.
 
-    All pairs together take about so many seconds.
-
-    Returns:
-        The setting of each probe and how many times faster it is, for `Case.found`, such as
-        `threads.setting` and `threads.mid_ratio`; nothing where the time is too short to tell, or
-        the CPU does too little of the step.
+    All pairs together take about so many seconds, or up to three where that is too short: a few
+    pairs do not measure a gain, but they show a clear loss, and save its race. There are none
+    where even that is too short, or the CPU does too little of the step.
     """
     seen = context.baseline
     if seen is None or seen.share_ratio(Phase.TRANSFER):
-        return {}
+        return Probed()
     if seen.share_ratio(*_COMPUTE) < _LEAST_SHARE_RATIO:
-        return {}
+        return Probed()
     probes = [
         (name, lever.probe.fact, setting)
         for name, lever in discover().items()
@@ -48,19 +64,32 @@ def probe_levers(
     turns = (Turn(0, 1, cycle, True), Turn(1, 1, cycle, True))
     pair_s = 2 * (1 + cycle) * max(1e-6, seen.span_s) * max(1, len(probes))
     pair_count = min(_MOST_COUNT, int(seconds / pair_s))
-    found: dict[str, Any] = {}
-    for name, fact, setting in probes if pair_count >= _LEAST_COUNT else ():
+    if pair_count < _LEAST_COUNT:
+        pair_count = _BRIEF_COUNT if _BRIEF_COUNT * pair_s <= _BRIEF_S else 0
+    probed = Probed()
+    for name, fact, setting in probes if pair_count else ():
         try:
             pairs = runner.within((plan, plan.with_lever(name, setting)), pair_count, turns)
         except HastenError:
             runner.children.clear()  # one has died, or is an answer behind
-            return found
+            return probed
+        if _are_slower(pairs):
+            probed.slower[name] = setting, compare.settle(pairs).speedup.mid_ratio
         if len(pairs) >= _LEAST_COUNT:
             faster = compare.settle(pairs).speedup
-            found |= {
+            probed.found |= {
                 f"{fact}.setting": setting,
                 f"{fact}.low_ratio": faster.low_ratio,
                 f"{fact}.mid_ratio": faster.mid_ratio,
                 f"{fact}.high_ratio": faster.high_ratio,
             }
-    return found
+    return probed
+
+
+def _are_slower(pairs: Sequence[Pair]) -> bool:
+    """Return whether pairs show a clear loss: by their interval, or each of a few."""
+    if len(pairs) >= _LEAST_COUNT:
+        return compare.settle(pairs).speedup.high_ratio < _CLEAR_RATIO
+    return len(pairs) >= _BRIEF_COUNT and all(
+        pair.baseline_s < _CLEAR_RATIO * pair.candidate_s for pair in pairs
+    )

@@ -166,6 +166,7 @@ def watch(
         search.SearchStarted(
             settings={candidate.lever: candidate.settings for candidate in candidates},
             named={k.lever: k.named_ratio for k in candidates if k.named_ratio},
+            slower={k.lever: k.slower for k in candidates if k.slower},
         )
     )
     return Watched(

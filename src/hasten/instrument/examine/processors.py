@@ -7,15 +7,27 @@ import threading
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hasten.instrument import processes
 from hasten.instrument.step_growth import StepGrowth
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hasten.instrument.watch import Watch
+
+_SAMPLE_S = 0.02
+_LONG_RATIO = 3.0  # of the usual span: it holds more than steps, such as an evaluation
+
+
+class CpuUse(NamedTuple):
+    """A time on the clock, and how long this process and its children have run by then."""
+
+    clock_s: float
+    own_run_s: float
+    children_run_s: float
 
 
 class Processors:
@@ -35,6 +47,7 @@ class Processors:
         self._children_run_s = processes.children_run_s()
         self._busy_s = processes.busy_s(self._cpus)
         self._throttled = StepGrowth(lambda: processes.throttled_s(self._files))
+        self._uses = [_used()]
 
     def ended(self) -> None:
         """Note how long the loop's thread waited in this step."""
@@ -44,6 +57,8 @@ class Processors:
             self._waits_s.append(now.wait_s - self._last.wait_s)
         self._last = now
         self._throttled.ended()
+        if self._ends_s[-1] - self._uses[-1].clock_s >= _SAMPLE_S:
+            self._uses.append(_used())
 
     def end(self) -> dict[str, Any]:
         """Return the waits, and the CPU time that everybody took."""
@@ -60,11 +75,39 @@ class Processors:
             "own_wait_s": sum(one.wait_s for one in spent.values()) if spent else None,
             "team_run_s": _team_run_s(spent) if spent else None,
             "children_run_s": children_run_s,
+            **in_steps(self._uses),
             "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         }
         if busy_s is not None and self._busy_s is not None:
             found["busy_s"] = busy_s - self._busy_s
         return found
+
+
+def _used() -> CpuUse:
+    own_run_s = sum(one.run_s for one in processes.turns().values())
+    return CpuUse(time.monotonic(), own_run_s, processes.children_run_s())
+
+
+def in_steps(uses: Sequence[CpuUse]) -> dict[str, float]:
+    """Return the seconds on the clock and of CPU time in spans that hold steps and little else.
+
+    >>> ends = [CpuUse(0.0, 0, 0), CpuUse(1.0, 1, 1), CpuUse(9.0, 2, 1), CpuUse(10.0, 3, 2)]
+    >>> in_steps(ends)
+    {'steps_wall_s': 2.0, 'steps_own_run_s': 2, 'steps_children_run_s': 2}
+    """
+    spans = [
+        CpuUse(*(end - start for start, end in zip(before, after, strict=True)))
+        for before, after in pairwise(uses)
+    ]
+    if not spans:
+        return {}
+    most_s = _LONG_RATIO * median(span.clock_s for span in spans)
+    usual = [span for span in spans if span.clock_s <= most_s]
+    return {
+        "steps_wall_s": sum(span.clock_s for span in usual),
+        "steps_own_run_s": sum(span.own_run_s for span in usual),
+        "steps_children_run_s": sum(span.children_run_s for span in usual),
+    }
 
 
 def _team_run_s(spent: Mapping[int, processes.CpuTurn]) -> float:
