@@ -140,7 +140,8 @@ class Server:
         self._edit_count = 0
         given = {
             "HYPOTHESIS_STORAGE_DIRECTORY": str(root / ".hypothesis"),
-            "PYTHONPATH": os.pathsep.join([str(root / "src"), *path]),
+            # The copy, too: files in a temporary folder that none imports from are no user's.
+            "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root), *path]),
         }
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--serve", *IMPORTS], env={**os.environ, **given},
