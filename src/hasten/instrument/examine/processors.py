@@ -47,7 +47,7 @@ class Processors:
         self._children_run_s = processes.children_run_s()
         self._busy_s = processes.busy_s(self._cpus)
         self._throttled = StepGrowth(lambda: processes.throttled_s(self._files))
-        self._uses = [_used()]
+        self._uses = [_used(self._ends_s[0])]
 
     def ended(self) -> None:
         """Note how long the loop's thread waited in this step."""
@@ -58,7 +58,7 @@ class Processors:
         self._last = now
         self._throttled.ended()
         if self._ends_s[-1] - self._uses[-1].clock_s >= _SAMPLE_S:
-            self._uses.append(_used())
+            self._uses.append(_used(self._ends_s[-1]))
 
     def end(self) -> dict[str, Any]:
         """Return the waits, and the CPU time that everybody took."""
@@ -83,9 +83,9 @@ class Processors:
         return found
 
 
-def _used() -> CpuUse:
+def _used(clock_s: float) -> CpuUse:
     own_run_s = sum(one.run_s for one in processes.turns().values())
-    return CpuUse(time.monotonic(), own_run_s, processes.children_run_s())
+    return CpuUse(clock_s, own_run_s, processes.children_run_s())
 
 
 def in_steps(uses: Sequence[CpuUse]) -> dict[str, float]:
