@@ -298,8 +298,20 @@ def test_the_clock_of_a_race_may_begin_anywhere() -> None:
     assert seen.wall_s == pytest.approx(4.4)
 
 
-@pytest.mark.parametrize(("budget_s", "count"), [(0.85, 4), (0.95, 4), (1.05, 5), (1.25, 6)])
+@pytest.mark.parametrize(("budget_s", "count"), [(1.65, 8), (1.75, 8), (1.85, 9), (2.05, 10)])
 def test_a_last_pair_is_run_only_where_its_time_is_left(budget_s, count) -> None:
+    machine = runner(noise=steady(0.0))
+    rule = Rule(pair_count=1000, budget_s=budget_s, drop_ratio=inf, win_ratio=inf)
+    seen = race(
+        machine.measure(Plan(), FAST), rule=rule, coin=random.Random(1), clock=machine.clock
+    )
+    assert len(seen.pairs) == count
+
+
+@pytest.mark.parametrize(("budget_s", "count"), [(0.55, 4), (0.65, 6), (0.95, 6)])
+def test_a_race_gets_the_pairs_that_can_decide_it_at_twice_its_seconds_at_most(
+    budget_s, count
+) -> None:
     machine = runner(noise=steady(0.0))
     rule = Rule(pair_count=1000, budget_s=budget_s, drop_ratio=inf, win_ratio=inf)
     seen = race(

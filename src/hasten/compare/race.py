@@ -152,12 +152,18 @@ def run_chunk(
 
 
 def _chunk(done: int, rule: Rule, *, spent_s: float) -> int:
-    """Return how many pairs to ask for: 4, 4, 8 .. 64, within the pairs and seconds left."""
+    """Return how many pairs to ask for: 4, 4, 8 .. 64, within the pairs and seconds left.
+
+    A race that is a few pairs short of those that can decide it gets them, though its seconds are
+    spent: all before them were for nothing otherwise. It takes up to twice its seconds for that.
+    """
     size = min(max(_FIRST_CHUNK, done), _LARGEST_CHUNK, rule.pair_count - done)
     if not done or spent_s <= 0.0 or rule.budget_s == inf:
         return size
-    left = (rule.budget_s - spent_s) * done / spent_s
-    return min(size, int(left)) if left >= 1.0 else 0
+    pair_s = spent_s / done
+    short = max(0, _DROP_LEAST_COUNT - done)
+    least = short if spent_s + short * pair_s <= 2.0 * rule.budget_s else 0
+    return min(size, max(least, int((rule.budget_s - spent_s) / pair_s), 0))
 
 
 def means_ratio(pairs: Sequence[Pair]) -> float | None:
