@@ -393,6 +393,8 @@ def test_what_workers_take_from_a_loop_that_never_waits_is_charged_to_the_items(
     )
     spent["processors.steps_own_run_s"] = 8.0  # of 20 seconds of two CPUs, 6 are idle
     assert "slow-decode" not in findings(machine_of(2), data_s=0.0, traits=idle, found=seen | spent)
+    spent["processors.steps_busy_s"] = 19.0  # others have them
+    assert "slow-decode" in findings(machine_of(2), data_s=0.0, traits=idle, found=seen | spent)
 
 
 def test_a_handful_of_samples_is_no_measurement(machine_of) -> None:

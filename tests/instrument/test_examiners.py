@@ -122,6 +122,21 @@ def test_a_list_of_tensors_is_no_loop() -> None:
     assert (loop.count, len(loop.tensors), loop.in_optimizer) == (30, 30, True)
 
 
+def test_a_batch_that_is_filled_number_by_number_is_no_update() -> None:
+    from hasten.instrument.ledger import INDEX
+    from hasten.records import Phase
+
+    tally, phase = OperationProfile(floor_ns=1000.0), INDEX[Phase.OTHER]
+    batch, weights = torch.zeros(30), [torch.ones(4) for _ in range(30)]
+    for number in batch:
+        tally.note("copy_", (number, torch.ones(())), number, phase, 5000)
+    assert not tally.loops
+    for weight in weights:
+        tally.note("sub_", (weight.data, 0.1), weight, phase, 5000)
+    (loop,) = tally.loops.values()
+    assert (loop.count, loop.in_optimizer) == (30, False)
+
+
 @pytest.mark.parametrize(
     ("name", "phase", "kind"),
     [
@@ -207,6 +222,7 @@ def test_an_evaluation_between_steps_does_not_count_as_idle_cpus_of_the_steps(mo
         processors.processes, "turns", lambda *_: {1: processes.CpuTurn(used[0], 0.0)}
     )
     monkeypatch.setattr(processors.processes, "children_run_s", lambda: used[0] / 2)
+    monkeypatch.setattr(processors.processes, "busy_s", lambda _: used[0] * 2)
     examiner = processors.Processors(SimpleNamespace())
     for length_s, run_s in [(0.1, 0.2), (0.1, 0.2), (5.0, 0.0), (0.1, 0.2)]:
         now_s[0] += length_s
@@ -217,6 +233,7 @@ def test_an_evaluation_between_steps_does_not_count_as_idle_cpus_of_the_steps(mo
     assert found["steps_wall_s"] == pytest.approx(0.3)
     assert found["steps_own_run_s"] == pytest.approx(0.6)
     assert found["steps_children_run_s"] == pytest.approx(0.3)
+    assert found["steps_busy_s"] == pytest.approx(1.2)
 
 
 def note_marks(monkeypatch):

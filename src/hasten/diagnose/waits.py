@@ -94,12 +94,14 @@ def taken_ratio(case: Case) -> float:
     law (Denning and Buzen 1978, https://doi.org/10.1145/356733.356735). What workers no longer do
     then makes it shorter, even if the loop never waits for a batch.
     """
-    wall_s, cpus_count, own_run_s, workers_run_s = (
+    wall_s, cpus_count, own_run_s, workers_run_s, busy_s = (
         float(case.found.get(f"processors.{key}") or 0.0)
-        for key in ("steps_wall_s", "cpus_count", "steps_own_run_s", "steps_children_run_s")
-    )
+        for key in (
+            "steps_wall_s", "cpus_count", "steps_own_run_s", "steps_children_run_s", "steps_busy_s",
+        )
+    )  # fmt: skip
     whole_s = wall_s * cpus_count
-    idle_s = whole_s - own_run_s - workers_run_s
+    idle_s = whole_s - max(own_run_s + workers_run_s, busy_s)
     has_workers = bool(case.found.get("workers.each"))
     if not (has_workers and whole_s) or idle_s > _LEAST_IDLE_CPUS_COUNT * wall_s:
         return 0.0

@@ -156,7 +156,10 @@ class OperationProfile:
             if phase == _OPTIMIZER:
                 self.ns["large_update"] += spent_ns
             return
-        # Only writes are updates: even with lists of tensors, step counts are read one by one.
+        # Only writes are updates: even with lists of tensors, step counts are read one by one. Nor
+        # is a batch that is filled number by number, outside of an optimizer.
+        if phase != _OPTIMIZER and tensors[0]._is_view():
+            return
         place = own_place(sys._getframe(2)) if name.endswith("_") else None
         if place is not None:
             loop = self.loops.setdefault(place, Loop(in_optimizer=phase == _OPTIMIZER))

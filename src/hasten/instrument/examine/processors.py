@@ -23,11 +23,12 @@ _LONG_RATIO = 3.0  # of the usual span: it holds more than steps, such as an eva
 
 
 class CpuUse(NamedTuple):
-    """A time on the clock, and how long this process and its children have run by then."""
+    """A time on the clock, and how long this process, its children and all CPUs ran by then."""
 
     clock_s: float
     own_run_s: float
     children_run_s: float
+    busy_s: float
 
 
 class Processors:
@@ -47,7 +48,7 @@ class Processors:
         self._children_run_s = processes.children_run_s()
         self._busy_s = processes.busy_s(self._cpus)
         self._throttled = StepGrowth(lambda: processes.throttled_s(self._files))
-        self._uses = [_used(self._ends_s[0])]
+        self._uses = [self._used()]
 
     def ended(self) -> None:
         """Note how long the loop's thread waited in this step."""
@@ -58,7 +59,14 @@ class Processors:
         self._last = now
         self._throttled.ended()
         if self._ends_s[-1] - self._uses[-1].clock_s >= _SAMPLE_S:
-            self._uses.append(_used(self._ends_s[-1]))
+            self._uses.append(self._used())
+
+    def _used(self) -> CpuUse:
+        own_run_s = sum(one.run_s for one in processes.turns().values())
+        return CpuUse(
+            self._ends_s[-1], own_run_s, processes.children_run_s(),
+            processes.busy_s(self._cpus) or 0.0,
+        )  # fmt: skip
 
     def end(self) -> dict[str, Any]:
         """Return the waits, and the CPU time that everybody took."""
@@ -83,17 +91,12 @@ class Processors:
         return found
 
 
-def _used(clock_s: float) -> CpuUse:
-    own_run_s = sum(one.run_s for one in processes.turns().values())
-    return CpuUse(clock_s, own_run_s, processes.children_run_s())
-
-
 def in_steps(uses: Sequence[CpuUse]) -> dict[str, float]:
     """Return the seconds on the clock and of CPU time in spans that hold steps and little else.
 
-    >>> ends = [CpuUse(0.0, 0, 0), CpuUse(1.0, 1, 1), CpuUse(9.0, 2, 1), CpuUse(10.0, 3, 2)]
-    >>> in_steps(ends)
-    {'steps_wall_s': 2.0, 'steps_own_run_s': 2, 'steps_children_run_s': 2}
+    >>> rows = [(0.0, 0, 0, 0), (1.0, 1, 1, 2), (9.0, 2, 1, 3), (10.0, 3, 2, 5)]
+    >>> in_steps([CpuUse(*row) for row in rows])["steps_busy_s"]
+    4
     """
     spans = [
         CpuUse(*(end - start for start, end in zip(before, after, strict=True)))
@@ -107,6 +110,7 @@ def in_steps(uses: Sequence[CpuUse]) -> dict[str, float]:
         "steps_wall_s": sum(span.clock_s for span in usual),
         "steps_own_run_s": sum(span.own_run_s for span in usual),
         "steps_children_run_s": sum(span.children_run_s for span in usual),
+        "steps_busy_s": sum(span.busy_s for span in usual),
     }
 
 
