@@ -2,17 +2,19 @@
 
 import builtins
 import gc
+import itertools
 import linecache
 import subprocess
 import sys
+import time
 import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from hasten.instrument import accelerators, processes
-from hasten.instrument.examine import Examination, processors
+from hasten.instrument import accelerators, operation_profile, processes
+from hasten.instrument.examine import Examination, operations, processors
 from hasten.instrument.examine.bookkeeping import Bookkeeping
 from hasten.instrument.examine.faults import fault_s
 from hasten.instrument.examine.loops import Loops
@@ -106,6 +108,21 @@ def test_a_product_is_light_by_its_multiplications() -> None:
     assert not is_light("mm", (wide, wide, wide))
     assert is_light("add", (narrow,))
     assert not is_light("add", (wide,))
+
+
+@pytest.mark.parametrize(("step_s", "timed"), [(0.1, [2, 4, 6]), (6.0, [2])])
+def test_a_step_that_took_long_under_the_mode_is_the_last_one(monkeypatch, step_s, timed) -> None:
+    now_s = itertools.count(0.0, step_s)  # read when a step begins, and when it ends
+    clock = SimpleNamespace(perf_counter=lambda: next(now_s))
+    monkeypatch.setattr(operations, "time", SimpleNamespace(**vars(time) | vars(clock)))
+    monkeypatch.setattr(operation_profile, "time", clock)
+    nothing = SimpleNamespace(roots=SimpleNamespace(known=()), optimizers=SimpleNamespace(known=()))
+    watch = SimpleNamespace(live=nothing, ledger=SimpleNamespace(current=INDEX[Phase.OTHER]))
+    examiner = operations.Operations(watch)
+    for _ in range(8):
+        torch.ones(3).add_(1)
+        examiner.ended()
+    assert examiner.end()["steps"] == timed
 
 
 def test_a_list_of_tensors_is_no_loop() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cache
@@ -90,6 +91,7 @@ class OperationProfile:
         floor_ns: what an operation takes on a single number.
 
     Attributes:
+        began_s, took_s: when the step began, on the clock, and how long it took.
         in_model: the script is between the forward pass and the end of the backward pass.
         ns: nanoseconds by what they went into.
         model_count: operations of forward, loss and backward.
@@ -99,6 +101,7 @@ class OperationProfile:
     """
 
     def __init__(self, floor_ns: float) -> None:
+        self.began_s, self.took_s = time.perf_counter(), 0.0
         self.in_model = False
         self.ns: dict[str, float] = defaultdict(float)
         self.model_count = 0

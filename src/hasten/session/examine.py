@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hasten.records import Finding, Machine, Plan, Profile, Step
     from hasten.trials.runner import TrialRunner
 
-_LEAST_COUNT, _SLOW_LEAST_COUNT, _MOST_COUNT = 8, 5, 200
+_LEAST_COUNT, _MOST_COUNT = 8, 200
 _TEAM_RATIO = 0.01
 _SLOWER_RATIO = 3.0  # steps that are looked at take longer
 _PROBES_RATIO = 0.4  # of the time for looking, for pairs of steps under levers
@@ -36,13 +36,9 @@ def examine(
 ) -> Diagnosis:
     """Look closely at the script for about so many seconds, and say what makes its steps slow.
 
-    It takes eight steps at least, or five long ones. A script that fails meanwhile gets an empty
-    diagnosis.
+    It takes eight steps at least. A script that fails meanwhile gets an empty diagnosis.
     """
-    is_slow = _LEAST_COUNT * seen.step_s > _SLOWER_RATIO * seconds
-    least_count = max(
-        _SLOW_LEAST_COUNT if is_slow else _LEAST_COUNT, runner.pace.repeat_count(plan)
-    )
+    least_count = max(_LEAST_COUNT, runner.pace.repeat_count(plan))
     count = min(_MOST_COUNT, max(least_count, int(seconds / max(1e-6, seen.step_s))))
     try:
         steps, found = _look(runner, plan, count, least_count, _SLOWER_RATIO * seconds)
