@@ -320,6 +320,15 @@ def test_a_race_gets_the_pairs_that_can_decide_it_at_twice_its_seconds_at_most(
     assert len(seen.pairs) == count
 
 
+def test_pairs_that_could_decide_a_race_are_not_run_past_the_seconds_there_are() -> None:
+    machine = runner(noise=steady(0.0))
+    rule = Rule(pair_count=1000, budget_s=0.65, most_s=0.9, drop_ratio=inf, win_ratio=inf)
+    seen = race(
+        machine.measure(Plan(), FAST), rule=rule, coin=random.Random(1), clock=machine.clock
+    )
+    assert len(seen.pairs) == 4
+
+
 def test_who_looks_on_is_told_of_pairs_alone() -> None:
     told = []
     race(lambda firsts: (), rule=Rule(pair_count=9), coin=random.Random(1), on_pairs=told.append)

@@ -377,7 +377,7 @@ def test_the_wait_for_idle_workers_is_not_charged_to_the_items(machine_of) -> No
 
 def test_what_workers_take_from_a_loop_that_never_waits_is_charged_to_the_items(machine_of) -> None:
     seen = LOOK | {"loading.kinds": {"decode": 900, "lookup": 100}}
-    spent = {"processors.steps_wall_s": 10.0, "processors.cpus_count": 2,
+    spent = {"processors.steps_wall_s": 10.0, "processors.wall_s": 10.0, "processors.cpus_count": 2,
              "processors.steps_own_run_s": 13.0, "processors.steps_children_run_s": 6.0,
              "workers.each": [{"run_s": 3.0, "wait_s": 0.0, "cpus": []}] * 2}  # fmt: skip
     idle = fed(worker_count=2, fetch_s=0.01)
@@ -393,6 +393,9 @@ def test_what_workers_take_from_a_loop_that_never_waits_is_charged_to_the_items(
     )
     spent["processors.steps_own_run_s"] = 8.0  # of 20 seconds of two CPUs, 6 are idle
     assert "slow-decode" not in findings(machine_of(2), data_s=0.0, traits=idle, found=seen | spent)
+    served = spent | {"processors.steps_own_run_s": 13.0, "processors.steps_children_run_s": 0.0}
+    full = findings(machine_of(2), data_s=0.0, traits=idle, found=seen | served)["slow-decode"]
+    assert full.share.mid_ratio == pytest.approx(0.9 * 6.0 / 20.0)  # by workers of a fork server
     spent["processors.steps_busy_s"] = 19.0  # others have them
     assert "slow-decode" in findings(machine_of(2), data_s=0.0, traits=idle, found=seen | spent)
 

@@ -357,6 +357,9 @@ def test_debug_modes_without_a_measured_cost_are_not_told_where_it_was_measured(
     assert not find(case, "debug-mode", traits=on, **cheap)
     assert find(case, "debug-mode", traits=on, **dear).share.mid_ratio == pytest.approx(0.5)
     assert not find(case, "debug-mode", traits=Traits(anomaly_ratio=0.0), **dear)
+    one_step = cheap | {"operations__steps": [2], "operations__count": [10]}
+    once = find(case, "debug-mode", traits=on, **one_step)
+    assert once.share is None  # one step has no interval
 
 
 def test_a_profiler_costs_what_it_adds_to_each_operation(case) -> None:

@@ -203,7 +203,8 @@ def test_no_wait_is_longer_than_the_time_it_was_read_over(told) -> None:
 
 def test_waits_are_read_with_the_time_that_they_are_read_over(monkeypatch) -> None:
     clock = iter((12.0, 15.0, 20.0, 21.0))
-    monkeypatch.setattr(processors, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    times = SimpleNamespace(monotonic=lambda: next(clock), process_time=lambda: 0.0)
+    monkeypatch.setattr(processors, "time", times)
     waits = iter((1.0, 2.0, 4.0))
     monkeypatch.setattr(processes, "turn", lambda task: processes.CpuTurn(0.0, next(waits)))
     monkeypatch.setattr(processes, "turns", lambda *_, **__: {})

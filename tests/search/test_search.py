@@ -30,6 +30,7 @@ from hasten.search import (
     propose,
     rows,
 )
+from hasten.search.gain_estimator import GainEstimator
 from hasten.testing import FakeTrialRunner, steady
 
 RULE = Rule(pair_count=40, sd_ratio=0.02)
@@ -601,6 +602,22 @@ def test_another_setting_than_the_slower_one_is_raced() -> None:
     asked, history = searched([threads], saving(threads={1: 0.65, 4: 1.5}))
     assert asked[0].candidate == Plan().with_lever("threads", 4)
     assert incumbent([threads], history) == asked[0].candidate
+
+
+def test_a_slower_setting_says_nothing_of_another_one() -> None:
+    known = replace(candidate("threads", 8, 1, scope=Scope.STEP), slower=(1, 0.65))
+    estimator = GainEstimator(least_ratio=0.02)
+    assert estimator.expected_log(known, 8) == estimator.expected_log(
+        replace(known, slower=None), 8
+    )
+    assert estimator.expected_log(known, 1) < estimator.expected_log(known, 8)
+    assert estimator.best_seen(known) == 8
+
+
+def test_a_setting_that_a_finding_names_is_not_raced_where_it_slowed_the_script_down() -> None:
+    threads = replace(candidate("threads", 4, scope=Scope.STEP), slower=(4, 0.65), named_ratio=0.2)
+    asked, _ = searched([threads], saving(threads=0.65))
+    assert not asked
 
 
 def test_a_setting_that_slowed_the_script_down_is_in_no_bundle() -> None:

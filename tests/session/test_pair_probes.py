@@ -37,8 +37,9 @@ class MadeBench:
         self.plans = plans
         if not self.most:
             raise ScriptFailed("The script failed.", remedy="Look at it.")
-        self.pair_count = count
-        times = [(0.02 + 1e-4 * (index % 3), self.fast_s) for index in range(min(count, self.most))]
+        count = min(count, self.most - self.pair_count)
+        self.pair_count += count
+        times = [(0.02 + 1e-4 * (index % 3), self.fast_s) for index in range(count)]
         return [
             Pair(baseline_s=slow_s, candidate_s=fast_s, baseline_first=index % 2 == 0)
             for index, (slow_s, fast_s) in enumerate(times)
@@ -70,6 +71,9 @@ def test_a_few_pairs_of_long_steps_tell_a_clear_loss_and_nothing_else() -> None:
         slower={"intra_op_threads": (1, pytest.approx(0.67, abs=0.01))}
     )
     assert slow.pair_count == 3
+    much_slower = MadeBench(fast_s=1.5)
+    assert probe(much_slower, Plan(), long) == Probed()
+    assert much_slower.pair_count == 1  # two more would take longer than the race that they save
     assert probe(even, Plan(), long) == probe(fast, Plan(), long) == Probed()
     assert probe(MadeBench(fast_s=0.03, most=2), Plan(), long) == Probed()
 
@@ -79,7 +83,7 @@ def test_one_slow_pair_of_a_few_is_no_clear_loss() -> None:
     pairs = [
         Pair(baseline_s=0.02, candidate_s=s, baseline_first=True) for s in (0.05, 0.03, 0.0201)
     ]
-    runner.within = lambda *_: pairs
+    runner.within = lambda *_: [pairs.pop()]
     assert probe(runner, Plan(), profile(step_s=0.2)) == Probed()
 
 

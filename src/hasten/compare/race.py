@@ -38,6 +38,7 @@ class Rule:
         win_ratio: odds that prove "faster"; 20 errs in at most 5% of races.
         drop_ratio: odds that prove "gains less than `least_ratio`"; 5 errs in at most 20%.
         patient_count: before this many pairs, a drop takes the odds of a win.
+        most_s: seconds past which not even the pairs are run that could decide it.
     """
 
     pair_count: int
@@ -47,6 +48,7 @@ class Rule:
     win_ratio: float = 20.0
     drop_ratio: float = 5.0
     patient_count: int = 0
+    most_s: float = inf
 
     @property
     def bets(self) -> tuple[float, ...]:
@@ -162,7 +164,8 @@ def _chunk(done: int, rule: Rule, *, spent_s: float) -> int:
         return size
     pair_s = spent_s / done
     short = max(0, _DROP_LEAST_COUNT - done)
-    least = short if spent_s + short * pair_s <= 2.0 * rule.budget_s else 0
+    most_s = min(2.0 * rule.budget_s, rule.most_s)
+    least = short if spent_s + short * pair_s <= most_s else 0
     return min(size, max(least, int((rule.budget_s - spent_s) / pair_s), 0))
 
 

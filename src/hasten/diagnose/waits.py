@@ -94,16 +94,22 @@ def taken_ratio(case: Case) -> float:
     law (Denning and Buzen 1978, https://doi.org/10.1145/356733.356735). What workers no longer do
     then makes it shorter, even if the loop never waits for a batch.
     """
-    wall_s, cpus_count, own_run_s, workers_run_s, busy_s = (
+    wall_s, all_s, cpus_count, own_run_s, children_run_s, busy_s = (
         float(case.found.get(f"processors.{key}") or 0.0)
         for key in (
-            "steps_wall_s", "cpus_count", "steps_own_run_s", "steps_children_run_s", "steps_busy_s",
+            "steps_wall_s", "wall_s", "cpus_count", "steps_own_run_s", "steps_children_run_s",
+            "steps_busy_s",
         )
     )  # fmt: skip
+    each = case.found.get("workers.each", ())
     whole_s = wall_s * cpus_count
+    if not (each and whole_s and all_s):
+        return 0.0
+    # Workers that a server forks are not this process's children.
+    each_run_s = sum(float(one["run_s"]) for one in each)
+    workers_run_s = max(children_run_s, each_run_s * wall_s / all_s)
     idle_s = whole_s - max(own_run_s + workers_run_s, busy_s)
-    has_workers = bool(case.found.get("workers.each"))
-    if not (has_workers and whole_s) or idle_s > _LEAST_IDLE_CPUS_COUNT * wall_s:
+    if idle_s > _LEAST_IDLE_CPUS_COUNT * wall_s:
         return 0.0
     return min(1.0, workers_run_s / whole_s)
 

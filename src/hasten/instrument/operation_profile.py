@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cache
@@ -91,7 +90,7 @@ class OperationProfile:
         floor_ns: what an operation takes on a single number.
 
     Attributes:
-        began_s, took_s: when the step began, on the clock, and how long it took.
+        noted_count: operations that were sorted.
         in_model: the script is between the forward pass and the end of the backward pass.
         ns: nanoseconds by what they went into.
         model_count: operations of forward, loss and backward.
@@ -101,7 +100,7 @@ class OperationProfile:
     """
 
     def __init__(self, floor_ns: float) -> None:
-        self.began_s, self.took_s = time.perf_counter(), 0.0
+        self.noted_count = 0
         self.in_model = False
         self.ns: dict[str, float] = defaultdict(float)
         self.model_count = 0
@@ -117,6 +116,7 @@ class OperationProfile:
 
     def note(self, name: str, args: Any, result: Any, phase: int, spent_ns: int) -> None:
         """Sort one operation."""
+        self.noted_count += 1
         tensors = tuple(tensors_in((args, result)))
         kinds = {str(tensor.dtype) for tensor in tensors}
         work_ns = max(0.0, spent_ns - self._floor_ns)
@@ -161,7 +161,7 @@ class OperationProfile:
             return
         # Only writes are updates: even with lists of tensors, step counts are read one by one. Nor
         # is a batch that is filled number by number, outside of an optimizer.
-        if phase != _OPTIMIZER and tensors[0]._is_view():
+        if phase != _OPTIMIZER and tensors[0].numel() == 1 and tensors[0]._is_view():
             return
         place = own_place(sys._getframe(2)) if name.endswith("_") else None
         if place is not None:

@@ -47,12 +47,6 @@ class GainEstimator:
         if seen.speedup is not None:
             self._toggled[candidate.lever, setting] = seen.speedup.mid_ratio, seen.baseline
 
-    def expect_loss(self, candidate: Candidate) -> None:
-        """Note the setting that slowed the script down in a closer look, as if it was toggled."""
-        if candidate.slower is not None:
-            setting, ratio = candidate.slower
-            self._toggled[candidate.lever, setting] = ratio, Plan()
-
     def share_ratio(self, candidate: Candidate) -> float:
         """Return the share of a step as it is now that a candidate can touch.
 
@@ -89,8 +83,7 @@ class GainEstimator:
         expected = candidate.expected_log(setting, self.share_ratio(candidate))
         if candidate.lever in self.disappointed:
             expected *= _DISAPPOINTED_RATIO
-        seen_ratio = self.seen_ratio(candidate, setting)
-        if 0.0 < seen_ratio < _LOSS_RATIO:
+        if self.is_slower(candidate, setting):
             return expected * _LOST_RATIO
         tried = any(self.seen_ratio(candidate, one) for one in candidate.settings)
         return expected * (_AGAIN_RATIO if tried else 1.0)
@@ -114,17 +107,25 @@ class GainEstimator:
         return max(candidate.settings, key=lambda setting: self.seen_ratio(candidate, setting))
 
     def is_slower(self, candidate: Candidate, setting: Setting) -> bool:
-        """Return whether a setting's toggle showed a loss."""
-        return 0.0 < self.seen_ratio(candidate, setting) < _LOSS_RATIO
+        """Return whether a setting's toggle, or else the closer look, showed a loss."""
+        shown = self._shown(candidate, setting)
+        return shown is not None and shown[0] < _LOSS_RATIO
 
     def is_stale(self, candidate: Candidate, setting: Setting) -> bool:
         """Return whether a setting that needs fresh launches has had its try."""
         return candidate.scope is Scope.LAUNCH and bool(self.seen_ratio(candidate, setting))
 
     def is_elsewhere(self, candidate: Candidate, setting: Setting, plan: Plan) -> bool:
-        """Return whether a setting was toggled around another plan than this one."""
-        seen = self._toggled.get((candidate.lever, setting))
-        return seen is not None and seen[1] != plan
+        """Return whether a setting showed what it does around another plan than this one."""
+        shown = self._shown(candidate, setting)
+        return shown is not None and shown[1] != plan
+
+    def _shown(self, candidate: Candidate, setting: Setting) -> tuple[float, Plan] | None:
+        """Return the speed-up that a toggle or the closer look showed, and around which plan."""
+        looked_at = None
+        if candidate.slower is not None and candidate.slower[0] == setting:
+            looked_at = candidate.slower[1], Plan()
+        return self._toggled.get((candidate.lever, setting), looked_at)
 
 
 def best_guess(candidates: Sequence[Candidate]) -> Plan:

@@ -104,12 +104,18 @@ def _kept_unseen(candidate: Candidate, strategy: SearchStrategy) -> str:
     return f"part of the winning set ({together}); not measured separately{why and ': '}{why}"
 
 
-def _untried(candidate: Candidate, strategy: SearchStrategy) -> tuple[str, Reason]:
+def _untried(candidate: Candidate, strategy: SearchStrategy) -> tuple[str, Reason | None]:
     refused = _refused(candidate, strategy)
-    why = _why_passed_over(candidate, strategy) or "the search ended before its turn"
+    why = _why_passed_over(candidate, strategy)
+    if candidate.slower is not None and not why:
+        slower, ratio = candidate.slower
+        return (
+            f"not tried: {times(ratio)} under {slower} in the closer look before the search",
+            None,
+        )
+    why = why or "the search ended before its turn"
     limit = times(exp(candidate.limit_log()))
-    is_hopeless = candidate.lever in strategy.bounded or (candidate.slower and refused is None)
-    could = "" if is_hopeless else f"; it could give at most {limit}"
+    could = "" if candidate.lever in strategy.bounded else f"; it could give at most {limit}"
     together = strategy.together
     if together is None or candidate.lever not in dict(together.candidate.settings):
         is_late = refused is not None and refused.reason is RefusalReason.TIME
@@ -122,12 +128,8 @@ def _why_passed_over(candidate: Candidate, strategy: SearchStrategy) -> str:
     """Return why the last race about a candidate was not run, empty where it was."""
     if candidate.lever in strategy.bounded:
         return strategy.bounded[candidate.lever]
-    if refused := _refused(candidate, strategy):
-        return refused.message
-    if candidate.slower is None:
-        return ""
-    setting, ratio = candidate.slower
-    return f"{times(ratio)} under {setting} in the closer look before the search"
+    refused = _refused(candidate, strategy)
+    return refused.message if refused else ""
 
 
 def _refused(candidate: Candidate, strategy: SearchStrategy) -> Refusal | None:

@@ -104,8 +104,6 @@ class SearchStrategy:
         least_ratio = min(self.criteria.least_ratio, LEAST_RATIO)
         self._to_stay = replace(self.criteria, least_ratio=least_ratio)
         self.estimator = GainEstimator(least_ratio=least_ratio)
-        for candidate in self.candidates:
-            self.estimator.expect_loss(candidate)
 
     def races(self) -> Steps:
         """Run the whole search, in at most three rounds, until one changes nothing."""
@@ -473,13 +471,18 @@ class SearchStrategy:
 
 def race_named(strategy: SearchStrategy) -> Steps:
     """Race the levers that findings name: together where phases differ, then those not in yet."""
-    together = _apart(_named(strategy.usable()))
+    named = [
+        candidate
+        for candidate in _named(strategy.usable())
+        if not strategy.estimator.is_slower(candidate, candidate.settings[0])
+    ]
+    together = _apart(named)
     if len(together) > 1:
         seen = yield from strategy.race_bundle(together)
         if seen is not None and is_taken_whole(seen, strategy.criteria):
             strategy.take(seen)
             strategy.deciding |= dict.fromkeys((candidate.lever for candidate in together), seen)
-    for candidate in _named(strategy.usable()):
+    for candidate in named:
         setting = candidate.settings[0]
         is_due = strategy.estimator.named_ratio(candidate) >= strategy.criteria.least_ratio
         if (

@@ -64,12 +64,14 @@ def probe_levers(
     turns = (Turn(0, 1, cycle, True), Turn(1, 1, cycle, True))
     pair_s = 2 * (1 + cycle) * max(1e-6, seen.span_s) * max(1, len(probes))
     pair_count = min(_MOST_COUNT, int(seconds / pair_s))
-    if pair_count < _LEAST_COUNT:
-        pair_count = _BRIEF_COUNT if _BRIEF_COUNT * pair_s <= _BRIEF_S else 0
     probed = Probed()
-    for name, fact, setting in probes if pair_count else ():
+    for name, fact, setting in probes:
+        plans = plan, plan.with_lever(name, setting)
         try:
-            pairs = runner.within((plan, plan.with_lever(name, setting)), pair_count, turns)
+            if pair_count >= _LEAST_COUNT:
+                pairs = runner.within(plans, pair_count, turns)
+            else:
+                pairs = _few_pairs(runner, plans, turns, pair_s=pair_s)
         except HastenError:
             runner.children.clear()  # one has died, or is an answer behind
             return probed
@@ -84,6 +86,23 @@ def probe_levers(
                 f"{fact}.high_ratio": faster.high_ratio,
             }
     return probed
+
+
+def _few_pairs(
+    runner: TrialRunner, plans: tuple[Plan, Plan], turns: tuple[Turn, Turn], *, pair_s: float
+) -> list[Pair]:
+    """Run three pairs one by one, while that takes three seconds at most."""
+    pairs: list[Pair] = []
+    left_s = _BRIEF_S
+    while len(pairs) < _BRIEF_COUNT and (_BRIEF_COUNT - len(pairs)) * pair_s <= left_s:
+        found = runner.within(plans, 1, turns)
+        if not found:
+            break
+        pairs += found
+        step_count = turns[0].skip_count + turns[0].step_count
+        pair_s = step_count * (found[0].baseline_s + found[0].candidate_s)
+        left_s -= pair_s
+    return pairs
 
 
 def _are_slower(pairs: Sequence[Pair]) -> bool:

@@ -242,7 +242,7 @@ class Races:
         noise = self._noise_between(own, other)
         usual_s = min(_RACE_USUAL_COUNT * noise.pair_s, _RACE_USUAL_S)
         seconds = max(min(max(share_s, usual_s), most_s), self.least_s(proposal))
-        rule = rule_of(proposal.kind, noise, budget_s=seconds)
+        rule = replace(rule_of(proposal.kind, noise, budget_s=seconds), most_s=most_s)
         started_s = self._clock()
         try:
             self._runner.prepare(own, other)

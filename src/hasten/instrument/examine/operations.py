@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _STEPS = (2, 4, 6, 9, 12)
 """Steps of the examination that run under the mode, counted from 0; the others run as usual."""
-_LONG_S = 5.0  # under the mode: a step of tens of thousands of operations
+_MANY_COUNT = 20_000  # of operations in a step: under the mode it takes seconds longer
 _SHAPE_COUNT, _PROBES_S = 6, 0.6
 _PLACE_COUNT = 3
 _LEAST_FAULTS_RATIO = 0.1
@@ -74,8 +74,8 @@ class Operations:
         if self._mode is not None:
             self._leave(self._mode)
         self._step += 1
-        was_long = any(tally.took_s > _LONG_S for tally in self._tallies.values())
-        if self._step in _STEPS and not (was_long or is_compiled()):
+        has_many = any(tally.noted_count > _MANY_COUNT for tally in self._tallies.values())
+        if self._step in _STEPS and not (has_many or is_compiled()):
             self._enter()
 
     def _enter(self) -> None:
@@ -93,7 +93,6 @@ class Operations:
         mode.end()
         if self._tally is not None:  # otherwise something could not be sorted
             self._tallies[self._step] = self._tally
-            self._tally.took_s = time.perf_counter() - self._tally.began_s
             self._tally.faults_count = faults_count() - self._before_count
             self._denormal_ratio = max(self._denormal_ratio, self._tally.denormal_ratio)
             if self._rerun is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hasten.instrument.watch import Watch
 
 _SAMPLE_S = 0.02
-_LONG_RATIO = 3.0  # of the usual span: it holds more than steps, such as an evaluation
+_LONG_RATIO, _LONG_S = 3.0, 1.0  # of the usual span: it holds an evaluation, say
 
 
 class CpuUse(NamedTuple):
@@ -62,9 +62,8 @@ class Processors:
             self._uses.append(self._used())
 
     def _used(self) -> CpuUse:
-        own_run_s = sum(one.run_s for one in processes.turns().values())
         return CpuUse(
-            self._ends_s[-1], own_run_s, processes.children_run_s(),
+            self._ends_s[-1], time.process_time(), processes.children_run_s(),
             processes.busy_s(self._cpus) or 0.0,
         )  # fmt: skip
 
@@ -104,7 +103,7 @@ def in_steps(uses: Sequence[CpuUse]) -> dict[str, float]:
     ]
     if not spans:
         return {}
-    most_s = _LONG_RATIO * median(span.clock_s for span in spans)
+    most_s = max(_LONG_S, _LONG_RATIO * median(span.clock_s for span in spans))
     usual = [span for span in spans if span.clock_s <= most_s]
     return {
         "steps_wall_s": sum(span.clock_s for span in usual),
