@@ -67,7 +67,7 @@ def pytest_configure() -> None:
 def pytest_collection():
     """Keep the test files that pytest has rewritten, also under PYTHONDONTWRITEBYTECODE.
 
-    `make test` runs it three times, and each time they took 15 of 20 seconds.
+    `make test` runs it three times, and each time that took 10 of 20 seconds.
     """
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     yield

@@ -5,9 +5,19 @@ from hasten.compare.e_process import confidence_sequence, grid, log_e, log_e_pat
 from hasten.compare.interval import hodges_lehmann, inverse, signed_rank_interval
 from hasten.compare.launches import launches_margin
 from hasten.compare.noise import confirming_pairs, measure_noise, plan_pairs, resolution, spread
-from hasten.compare.race import Measure, Race, Rule, compare, judge, race, rule_for
+from hasten.compare.race import (
+    DROP_LEAST_COUNT,
+    Measure,
+    Race,
+    Rule,
+    compare,
+    judge,
+    race,
+    rule_for,
+)
 
 __all__ = [
+    "DROP_LEAST_COUNT",
     "Confirmation",
     "Measure",
     "Race",

@@ -23,7 +23,7 @@ Measure: TypeAlias = "Callable[[Sequence[bool]], Sequence[Pair]]"
 _FIRST_CHUNK, _LARGEST_CHUNK = 4, 64
 # A burst of another job's work slows several blocks in a row, which the coin cannot balance:
 # fewer pairs than this may lie within one burst.
-_DROP_LEAST_COUNT = 6
+DROP_LEAST_COUNT = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def judge(pairs: Sequence[Pair], rule: Rule) -> Verdict:
     faster = log_e_path(values, bets=rule.bets)
     lacking = log_e_path(log1p(rule.least_ratio) - values, bets=rule.bets)
     win = _first(faster >= log(rule.win_ratio))
-    lacking[: _DROP_LEAST_COUNT - 1] = -inf
+    lacking[: DROP_LEAST_COUNT - 1] = -inf
     early = lacking[: max(0, rule.patient_count - 1)]
     early[early < log(rule.win_ratio)] = -inf
     drop = _first(lacking >= log(rule.drop_ratio))
@@ -163,7 +163,7 @@ def _chunk(done: int, rule: Rule, *, spent_s: float) -> int:
     if not done or spent_s <= 0.0 or rule.budget_s == inf:
         return size
     pair_s = spent_s / done
-    short = max(0, _DROP_LEAST_COUNT - done)
+    short = max(0, DROP_LEAST_COUNT - done)
     most_s = min(2.0 * rule.budget_s, rule.most_s)
     least = short if spent_s + short * pair_s <= most_s else 0
     return min(size, max(least, int((rule.budget_s - spent_s) / pair_s), 0))

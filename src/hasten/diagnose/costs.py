@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from hasten.diagnose.case import Case
 
+LEAST_MEASURED_COUNT = 2
+"""Steps below which a share has no interval."""
 _LEAST_CALM_RATIO = 0.05
 _SELDOM_RATIO, _WHOLE_COUNT = 0.5, 10
 _STUDENT_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31}
@@ -50,7 +52,7 @@ def share_of(case: Case, seconds: Sequence[float]) -> Interval | None:
     the interval includes zero, or if the share is too small to report.
     """
     step_s, count = quiet_step_s(case), len(seconds)
-    if count < 2 or step_s <= 0:
+    if count < LEAST_MEASURED_COUNT or step_s <= 0:
         return None
     ratios = [min(1.0, one / step_s) for one in seconds]
     middle = fmean(ratios)

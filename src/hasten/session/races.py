@@ -43,7 +43,7 @@ _CONFIRM_WANTED_S = 30.0
 _CONFIRM_MOST_ROUNDS, _LATE_RATIO = 6, 1.2
 _REDRAWN_GROWTH = 1.1  # an interval of many pairs takes milliseconds
 _CALM_SHARE = 0.2  # the share of a step that is never blamed on page faults
-_RACE_LEAST_COUNT, _RACE_USUAL_COUNT, _RACE_USUAL_S = 6, 16, 8.0
+_RACE_USUAL_COUNT, _RACE_USUAL_S = 16, 8.0
 _CONFIRM_MOST_COUNT, _CONFIRM_TRIAL_COUNT = 24, 2
 _NEIGHBOURS_LEAST_COUNT = 4
 _PATIENT_SHARE = 0.5
@@ -191,7 +191,7 @@ class Races:
     def least_s(self, proposal: search.Proposal) -> float:
         """Return the seconds of pairs below which a race cannot decide anything."""
         own, other = self._plans(proposal)
-        return _RACE_LEAST_COUNT * self._runner.pace.pair_s(own, other)
+        return compare.DROP_LEAST_COUNT * self._runner.pace.pair_s(own, other)
 
     def prepare_s(self, proposal: search.Proposal) -> float:
         """Return the seconds that go by before the first pair of a race."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.diagnose.case import Case, Symptom
 from hasten.diagnose.costs import (
+    LEAST_MEASURED_COUNT,
     calls_a_step,
     exposed_share,
     operation_s,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 _LEAST_TENSORS_COUNT = 20
 _LEAST_LOOP_COUNT = 50
 _LEFT_ON_RATIO = 0.9
-_LEAST_MEASURED_COUNT = 2  # steps, for a share with an interval
 _PHASES = {Phase.FORWARD, Phase.LOSS, Phase.OTHER}
 _LEAST_TURN_COUNT = 50
 _TINY_CALL_S = 150e-6
@@ -136,7 +136,7 @@ def _debug_mode(case: Case) -> Finding | None:
     if not on:
         return None
     share = _debug_share(case)
-    measured = len(case.found.get("operations.steps", ())) >= _LEAST_MEASURED_COUNT
+    measured = len(case.found.get("operations.steps", ())) >= LEAST_MEASURED_COUNT
     if share is None and measured:
         return None
     cost = f": at least {percent(share.mid_ratio)} of a step" if share else ""

@@ -45,8 +45,6 @@ class Processors:
         self._ends_s = [time.monotonic()]
         self._last = processes.turn(self._task)
         self._turns = processes.turns()
-        self._children_run_s = processes.children_run_s()
-        self._busy_s = processes.busy_s(self._cpus)
         self._throttled = StepGrowth(lambda: processes.throttled_s(self._files))
         self._uses = [self._used()]
 
@@ -69,8 +67,7 @@ class Processors:
 
     def end(self) -> dict[str, Any]:
         """Return the waits, and the CPU time that everybody took."""
-        busy_s = processes.busy_s(self._cpus)
-        children_run_s = processes.children_run_s() - self._children_run_s
+        first, last = self._uses[0], self._used()
         spent = processes.spent(self._turns, processes.turns())
         found: dict[str, Any] = {
             "wall_s": time.monotonic() - self._ends_s[0],
@@ -81,12 +78,12 @@ class Processors:
             "own_run_s": sum(one.run_s for one in spent.values()) if spent else None,
             "own_wait_s": sum(one.wait_s for one in spent.values()) if spent else None,
             "team_run_s": _team_run_s(spent) if spent else None,
-            "children_run_s": children_run_s,
+            "children_run_s": last.children_run_s - first.children_run_s,
             **in_steps(self._uses),
             "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         }
-        if busy_s is not None and self._busy_s is not None:
-            found["busy_s"] = busy_s - self._busy_s
+        if first.busy_s and last.busy_s:  # since the machine began
+            found["busy_s"] = last.busy_s - first.busy_s
         return found
 
 
