@@ -87,7 +87,7 @@ def _used_otherwise(
 
 def _assigned(nodes: Sequence[ast.AST]) -> Iterator[_Assigned]:
     """Yield the assignments to variables of modules and functions; a class's are attributes."""
-    in_classes = {id(node) for node in _class_statements(nodes)}
+    in_classes = {id(node) for node in class_statements(nodes)}
     for node in nodes:
         if not isinstance(node, ast.Assign) or id(node) in in_classes:
             continue
@@ -97,14 +97,18 @@ def _assigned(nodes: Sequence[ast.AST]) -> Iterator[_Assigned]:
             yield from ((name, sources) for name in names)
 
 
-def _class_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+def class_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield what runs as a class is made: all of it but the bodies of its methods."""
     waiting: list[ast.AST] = [
         one for node in nodes if isinstance(node, ast.ClassDef) for one in node.body
     ]
     while waiting:
         node = waiting.pop()
         yield node
-        if not isinstance(node, Function):
+        if isinstance(node, Function):
+            waiting += [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+            waiting += getattr(node, "decorator_list", [])
+        else:
             waiting += ast.iter_child_nodes(node)
 
 

@@ -202,9 +202,18 @@ def _of_named_call(scope: CodeScope, node: ast.Call) -> int:
         return FAR
     found = max((level(scope, one) for one in given), default=FAR)
     if not is_module:
-        found = max(found, level(scope, node.func if owner is None else owner))
+        asked = node.func if owner is None or _is_kept(scope, node.func) else owner
+        found = max(found, level(scope, asked))
     collects = name in _COLLECTING or (is_module and library.copies("torch", name))
     return min(found, HOLDS) if collects else NEAR * bool(found)
+
+
+def _is_kept(scope: CodeScope, node: ast.expr) -> bool:
+    """Return whether a method calls what its object keeps in an attribute, such as a network."""
+    known = scope.known
+    is_own = getattr(getattr(node, "value", None), "id", None) in scope.parameters[:1]
+    name = getattr(node, "attr", "")
+    return is_own and name in known.stored - known.methods - known.functions - OF_CONTAINERS
 
 
 def _is_made_of_texts(scope: CodeScope, node: ast.Call, *, is_module: bool) -> bool:

@@ -46,7 +46,8 @@ def _prove(loader: Any) -> LoaderProof:
     frames, modules = frames_of_threads(heap), user_modules()
     try:
         names = names_of(reads, loader, frames, modules, heap)
-        gaps = Writes(reads, names, code_of(frames, modules, names.alive)).find()
+        code = code_of(frames, modules, names.alive, heap.instances)
+        gaps = Writes(reads, names, code).find()
     except TooLarge:
         gaps = [MissingReason(ProofReason.OWNED, "there is too much to look through")]
     except Unreadable as error:

@@ -19,7 +19,7 @@ from hasten.loader.proof.bindings import (
     stored,
 )
 from hasten.loader.proof.nearness import FAR, HOLDS, NEAR, OF_CONTAINERS, Known, Levels, level
-from hasten.loader.proof.script import Unreadable, applied, names_of
+from hasten.loader.proof.script import Unreadable, ancestors_of, applied, names_of
 from hasten.loader.proof.sizes import given_by, given_to, may_be_none, none_names
 from hasten.loader.proof.source import first_line
 from hasten.loader.proof.stored_names import within
@@ -433,7 +433,7 @@ def _hand_over(scope: VariableScope, code: ScriptCode) -> None:
     if is_special and unit.owner not in names.kinds:
         # Python calls it on objects of its class. Those are not read, and may hold nothing that is.
         heirs = heirs_of(unit.owner, code.parents)
-        family = heirs.union(*(_ancestors(heir, code.parents) for heir in heirs))
+        family = heirs | ancestors_of(heirs, code.parents)
         leads = bool(family & (names.leaders | names.kinds | names.near))
         scope.near.of[scope.first] = HOLDS if leads or not heirs <= code.plain else FAR
 
@@ -466,16 +466,6 @@ def heirs_of(name: str, parents: Mapping[str, set[str]]) -> set[str]:
     while fresh:
         found |= fresh
         fresh = {heir for heir, given in parents.items() if given & fresh} - found
-    return found
-
-
-def _ancestors(name: str, parents: Mapping[str, set[str]]) -> set[str]:
-    """Return the classes of the script that a class is derived from."""
-    found: set[str] = set()
-    fresh = {name}
-    while fresh:
-        fresh = set[str]().union(*(parents[one] for one in fresh)) & parents.keys() - found
-        found |= fresh
     return found
 
 

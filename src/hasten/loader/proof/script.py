@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from itertools import islice
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hasten.loader.proof.aliases import aliases_in, container_of
-from hasten.loader.proof.bindings import Returned, called
+from hasten.loader.proof.aliases import aliases_in, class_statements, container_of
+from hasten.loader.proof.bindings import Returned, called, imported
+from hasten.loader.proof.computed_names import ANY_NAME, LibraryObjects, matching, pattern_of
 from hasten.loader.proof.source import (
     Function,
     Tree,
@@ -21,12 +23,9 @@ from hasten.loader.proof.stored_names import stored_by, within
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence, Set
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
     from types import FrameType
 
-
-ANY_NAME = "*"
-"""Stands for a name that is only known when the code runs."""
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _PLAIN_DECORATORS = words(
@@ -45,6 +44,8 @@ _EMPTY = {"object", "Dataset", "IterableDataset", "Module", "ABC", "Generic"}
 """Base classes of libraries whose constructors store none of their arguments."""
 _NUMBERS = {"int", "float", "bool", "str"}
 _NAMESPACES = {"SimpleNamespace", "Namespace", "EasyDict", "edict", "Munch", "AttrDict", "DotDict"}
+_CALLABLE = {"fget", "fset", "fdel", "func", "apply"}
+"""Attributes by which a function or a class may be called."""
 _MAKING_CLASSES = {"namedtuple", "make_dataclass"}
 _OWN_CLASS = "type()"
 """Stands for a call of a class through an object of it, or through `cls` in its own code."""
@@ -108,7 +109,10 @@ class ScriptCode(NamedTuple):
 
 
 def code_of(
-    frames: Iterable[FrameType], modules: Iterable[ModuleType], alive: Set[str]
+    frames: Sequence[FrameType],
+    modules: Sequence[ModuleType],
+    alive: Set[str],
+    instances: Sequence[object],
 ) -> ScriptCode:
     """Return the code that can still run: the rest of each frame, and what that rest names.
 
@@ -121,48 +125,49 @@ def code_of(
         modules: of the script.
         alive: names of the classes that have instances, and `path:line` of the functions
             that exist.
+        instances: the objects of the script's classes.
 
     Raises:
         Unreadable: some of it has no source.
     """
+    libraries = LibraryObjects(instances)
     paths = _paths(frames, modules, alive)
     trees = {path: tree for path in paths if (tree := tree_of_file(path)) is not None}
     running = [_rest_of(frame) for frame in frames]
     known = [unit for tree in trees.values() for unit in _functions(tree)]
     overriding = overriding_methods()
     functions = {name for unit in known for name in (unit.name, unit.owner)} - {"", "<lambda>"}
-    methods = {name for unit in known if unit.owner for name in names_of(unit)}
+    methods = _methods_among(known)
     aliases = aliases_in([tree.nodes for tree in trees.values()], functions - methods)
     found, parents = list(running), _parents(trees.values())
-    handed_at = _handed_over(trees.values(), aliases.sources, methods)
+    handed_at = _handed_over(trees.values(), aliases.sources, known)
     handed = set(handed_at)
-    mentioned = handed | {name for unit in running for name in _named_in(unit)}
+    mentioned = handed | {name for unit in running for name in _named_in(unit, libraries)}
     mentioned |= set[str]().union(*aliases.targets.values())
-    mentioned |= set[str]().union(*parents.values())
     if any(_keeps_classes(tree) for tree in trees.values()):
         alive = {*alive, *parents, *map(_place, known)}
     plain = _plain_classes(trees.values())
     stored = {name for tree in trees.values() for name in _attributes_of(tree)}
     stored -= _fields(trees.values(), plain) | set(_named_fields(trees.values()))
-    waiting = known
     while True:
-        if ANY_NAME in mentioned:  # a computed name may be that of any function
-            handed |= functions
-            mentioned |= functions
+        handed |= _named_by_patterns(mentioned, functions | methods, aliases.targets)
+        mentioned |= handed
+        mentioned |= ancestors_of(mentioned, parents)
         if mentioned & _PICKLES:  # of any class that there is
             alive = {*alive, *parents}
         makers = {id(unit.function) if unit.function else unit.path for unit in found}
-        fresh = [unit for unit in waiting if _can_run(unit, mentioned, alive, makers)
-                 or ((unit.owner, unit.name) in overriding
-                     and unit.owner in mentioned | alive)]  # fmt: skip
+        fresh = [unit for unit in known
+                 if _can_run(unit, mentioned, alive, makers, overriding)]  # fmt: skip
         if not fresh:
+            if libraries.may_change(node for unit in found for node in _nodes_of(unit)):
+                return code_of(frames, modules, alive, ())
             return ScriptCode(
                 found, handed, functions, methods, stored, parents, overriding, aliases.targets,
                 plain, handed_at,
             )  # fmt: skip
         found += fresh
-        waiting = [unit for unit in waiting if unit not in fresh]
-        mentioned |= {name for unit in fresh for name in _named_in(unit)}
+        known = [unit for unit in known if unit not in fresh]
+        mentioned |= {name for unit in fresh for name in _named_in(unit, libraries)}
 
 
 def _paths(frames: Iterable[FrameType], modules: Iterable[ModuleType], alive: Set[str]) -> set[str]:
@@ -177,7 +182,13 @@ def _place(unit: Unit) -> str:
     return f"{unit.path}:{getattr(unit.function, 'lineno', 0)}"
 
 
-def _can_run(unit: Unit, mentioned: Set[str], alive: Set[str], makers: Set[str | int]) -> bool:
+def _can_run(
+    unit: Unit,
+    mentioned: Set[str],
+    alive: Set[str],
+    makers: Set[str | int],
+    overriding: Set[tuple[str, str]],
+) -> bool:
     if unit.name == "<lambda>":  # it exists, or the code around it will make it
         around = id(unit.inside) if unit.inside else unit.path
         return around in makers or _place(unit) in alive
@@ -188,7 +199,12 @@ def _can_run(unit: Unit, mentioned: Set[str], alive: Set[str], makers: Set[str |
     if unit.owner and unit.owner not in mentioned and unit.owner not in alive:
         return False
     is_mentioned = not mentioned.isdisjoint(names_of(unit))
+    is_mentioned |= (unit.owner, unit.name) in overriding
     return is_mentioned or (is_special(unit.name) and unit.name not in _BUILDING)
+
+
+def _methods_among(units: Iterable[Unit]) -> set[str]:
+    return {name for unit in units if unit.owner for name in names_of(unit)}
 
 
 def names_of(unit: Unit) -> set[str]:
@@ -200,24 +216,48 @@ def names_of(unit: Unit) -> set[str]:
     return {unit.name} | ({f"_{unit.owner.lstrip('_')}{unit.name}"} if is_private else set())
 
 
-def _named_in(unit: Unit) -> set[str]:
-    names = set(_names(unit.nodes))
+def ancestors_of(names: Set[str], parents: Mapping[str, set[str]]) -> set[str]:
+    """Return the classes of the script that some classes are derived from."""
+    found: set[str] = set()
+    fresh = names & parents.keys()
+    while fresh:
+        fresh = set[str]().union(*(parents[one] for one in fresh)) & parents.keys() - found
+        found |= fresh
+    return found
+
+
+def _named_in(unit: Unit, libraries: LibraryObjects) -> set[str]:
+    names = set(_names(unit, libraries))
     return names | {_OWN_CLASS} if "cls()" in names and (unit.owner or unit.inside) else names
 
 
-def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    for top in nodes:
-        for node in ast.walk(top):
-            if isinstance(node, ast.Name):
-                yield node.id
-            elif isinstance(node, ast.Attribute):
-                yield node.attr
-            elif isinstance(node, ast.alias):
-                yield node.name.rpartition(".")[2]
-            elif isinstance(node, ast.Call):
+def _names(unit: Unit, libraries: LibraryObjects) -> Iterator[str]:
+    first = next((one.arg for one in unit.function.args.args), "") if unit.function else ""
+    for node in _nodes_of(unit):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield node.name.rpartition(".")[2]
+        elif isinstance(node, ast.Call):
+            if not libraries.is_asked(node, unit.path, unit.owner, first):
                 yield from _named_by_text(node, _BY_NAME)
-                if called(node) in _LISTING:
-                    yield ANY_NAME
+            if called(node) in _LISTING:
+                yield ANY_NAME
+
+
+def _nodes_of(unit: Unit) -> Iterator[ast.AST]:
+    return (node for top in unit.nodes for node in ast.walk(top))
+
+
+def _named_by_patterns(
+    mentioned: Set[str], functions: Set[str], aliases: Mapping[str, set[str]]
+) -> set[str]:
+    """Return the functions that a computed name may mean, also by a variable that holds them."""
+    patterns = [name for name in mentioned if ANY_NAME in name]
+    named = matching(patterns, functions | aliases.keys())
+    return named.union(*(aliases.get(name, ()) for name in named))
 
 
 def _named_by_text(node: ast.Call, functions: set[str]) -> Iterator[str]:
@@ -235,7 +275,7 @@ def _named_by_text(node: ast.Call, functions: set[str]) -> Iterator[str]:
     given = node.args[1:2] if name == "getattr" else node.args
     for one in given:
         if not isinstance(one, ast.Constant):
-            yield ANY_NAME
+            yield pattern_of(one) if name == "getattr" else ANY_NAME
         elif isinstance(one.value, str):
             yield from one.value.split(".")
 
@@ -252,19 +292,28 @@ def _attributes_of(tree: Tree) -> Iterator[str]:
                 yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def _handed_over(trees: Iterable[Tree], aliased: Set[int], methods: set[str]) -> dict[str, str]:
+def _handed_over(trees: Iterable[Tree], aliased: Set[int], units: Sequence[Unit]) -> dict[str, str]:
     """Return where names first appear other than as the callee of a call, as `file:line`.
 
     Imports under another name are called by that name. What is passed to `apply` is called at
     once and not kept; `scopes.py` follows its arguments. What `super` is given is looked into. A
-    class's bases are called when the class is. What `isinstance` is given is only compared.
+    class's bases are called when the class is. What `isinstance` is given is only compared. No
+    variable is a method, but in the statements of a class. Whoever takes an attribute of a function
+    or a class does not call it, unless a method of the class hands its class over.
     """
     found: dict[str, str] = {}
     trees = list(trees)
+    methods = _methods_among(units)
+    others = {name for unit in units if not unit.owner for name in names_of(unit)}
+    classes = {unit.owner for unit in units}
+    bound = methods - others - classes - set(dir(builtins))
+    is_reached = any(map(_keeps_classes, trees)) or any(map(_hands_class_over, units))
+    owned = classes if is_reached else set[str]()
     answers = any(_answers_tests(tree) for tree in trees)
     for tree in trees:
-        called = _called_at_once(tree.nodes) | aliased
+        called = _called_at_once(tree.nodes) | aliased | _variables(tree.nodes, bound)
         called |= set() if answers else _compared(tree.nodes)
+        called |= {id(one) for one in _owners(tree.nodes) if _last_name(one) not in owned}
         for node in tree.nodes:
             names = [*_handed_by(node, methods)]
             if id(node) not in called and isinstance(getattr(node, "ctx", None), ast.Load):
@@ -283,6 +332,36 @@ def _called_at_once(nodes: Sequence[ast.AST]) -> set[int]:
     return called | {
         id(one) for node in calls if getattr(node.func, "id", "") == "super" for one in node.args
     }
+
+
+def _variables(nodes: Sequence[ast.AST], methods: Set[str]) -> set[int]:
+    """Return the variables that are named like some methods but cannot be them, by their ids."""
+    names = methods - imported(nodes).keys()
+    found = {id(node) for node in nodes if isinstance(node, ast.Name) and node.id in names}
+    return found - set(map(id, class_statements(nodes)))
+
+
+def _owners(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """Yield what attributes are taken of, other than those by which a function can be called."""
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and not (
+            node.attr in _CALLABLE or node.attr.startswith("__")
+        ):
+            yield node.value
+
+
+def _hands_class_over(unit: Unit) -> bool:
+    """Return whether a method may pass on the class that it was called on."""
+    function: Any = unit.function
+    names = set(map(_last_name, getattr(function, "decorator_list", [])))
+    is_of_class = "classmethod" in names or unit.name in ("__init_subclass__", "__class_getitem__")
+    if not is_of_class or not function.args.args:
+        return False
+    nodes = list(_nodes_of(unit))
+    used = {id(one) for one in _owners(nodes)}
+    used |= {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    first = function.args.args[0].arg
+    return any(getattr(node, "id", "") == first and id(node) not in used for node in nodes)
 
 
 def _answers_tests(tree: Tree) -> bool:
@@ -365,7 +444,7 @@ def _keeps_classes(tree: Tree) -> bool:
     )
 
 
-def _handed_by(node: ast.AST, methods: set[str]) -> Iterator[str]:
+def _handed_by(node: ast.AST, methods: Set[str]) -> Iterator[str]:
     """Yield names of functions that get another name, or that a decorator may keep."""
     if isinstance(node, ast.alias) and node.asname:
         yield node.name.rpartition(".")[2]
