@@ -380,7 +380,7 @@ def test_what_workers_take_from_a_loop_that_never_waits_is_charged_to_the_items(
     spent = {"processors.steps_wall_s": 10.0, "processors.wall_s": 10.0, "processors.cpus_count": 2,
              "processors.steps_own_run_s": 13.0, "processors.steps_children_run_s": 6.0,
              "workers.each": [{"run_s": 3.0, "wait_s": 0.0, "cpus": []}] * 2}  # fmt: skip
-    idle = fed(worker_count=2, fetch_s=0.01)
+    idle = fed(worker_count=2, fetch_s=0.06)
     full = findings(machine_of(2), data_s=0.0, traits=idle, found=seen | spent)["slow-decode"]
     assert full.share.mid_ratio == pytest.approx(0.9 * 6.0 / 20.0)
     asleep = seen | {"loading.kinds": {"storage": 900, "lookup": 100}}
@@ -398,6 +398,22 @@ def test_what_workers_take_from_a_loop_that_never_waits_is_charged_to_the_items(
     assert full.share.mid_ratio == pytest.approx(0.9 * 6.0 / 20.0)  # by workers of a fork server
     spent["processors.steps_busy_s"] = 19.0  # others have them
     assert "slow-decode" in findings(machine_of(2), data_s=0.0, traits=idle, found=seen | spent)
+
+
+def test_workers_that_fill_their_queue_are_charged_with_twice_their_batches_at_most(
+    machine_of,
+) -> None:
+    seen = LOOK | {"loading.kinds": {"decode": 900, "lookup": 100}}
+    spent = {"processors.steps_wall_s": 10.0, "processors.wall_s": 10.0, "processors.cpus_count": 2,
+             "processors.steps_own_run_s": 13.0, "processors.steps_children_run_s": 6.0,
+             "workers.each": [{"run_s": 3.0, "wait_s": 0.0, "cpus": []}] * 2}  # fmt: skip
+    quick = fed(worker_count=2, fetch_s=0.01)  # of a step of 0.05 s
+    found = findings(machine_of(2), data_s=0.0, traits=quick, found=seen | spent)["slow-decode"]
+    assert found.share.mid_ratio == pytest.approx(0.9 * 2 * 0.01 / (2 * 0.05))
+    asleep = replace(quick, loader=replace(quick.loader, fetch_cpu_ratio=0.1))
+    assert "slow-decode" not in findings(
+        machine_of(2), data_s=0.0, traits=asleep, found=seen | spent
+    )
 
 
 def test_a_handful_of_samples_is_no_measurement(machine_of) -> None:

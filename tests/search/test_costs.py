@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from hasten.errors import UsageError
-from hasten.search.costs import Costs, probe_count, refuse_too_short, watch_count
+from hasten.search.costs import (
+    Costs,
+    probe_count,
+    refuse_too_short,
+    refuse_too_slow,
+    watch_count,
+)
 
 COSTS = Costs(
     step_s=0.125, launch_s=5.0, launches_s=7.0, pair_s=0.5, records_start_s=6.0,
@@ -61,3 +67,13 @@ def test_a_budget_is_refused_where_it_holds_no_launch_and_no_noise() -> None:
     less_s = 1.1 * (COSTS.observe_s + 2.0)
     assert 110 < 1.1 * (before_s + COSTS.answer_s) - less_s <= 120
     assert refused.value.remedy == "Give it --budget 120s or longer."
+
+
+def test_a_budget_is_refused_where_it_holds_no_look_at_the_pace_of_some_steps() -> None:
+    refuse_too_slow(20.0 + COSTS.observe_s - 3 * 0.125 + 2.1, 20.0, COSTS)
+    slow = replace(COSTS, step_s=5.0, pair_s=10.0)
+    least_s = 20.0 + slow.observe_s - 3 * 5.0 + 8 * 5.0
+    refuse_too_slow(least_s + 0.1, 20.0, slow)
+    with pytest.raises(UsageError) as refused:
+        refuse_too_slow(least_s, 20.0, slow)
+    assert "later steps" not in (refused.value.remedy or "")

@@ -784,6 +784,12 @@ def test_a_budget_that_ends_with_the_look_at_the_script_says_what_was_found(tune
     assert tuned.script.spent_s < 60.0
 
 
+def test_a_budget_that_holds_no_look_at_the_script_is_refused_by_its_first_steps(tuned) -> None:
+    with pytest.raises(UsageError, match="holds no answer"):
+        tuned(75.0, step_s=5.0, start_s=8.0)
+    assert tuned.script.spent_s < 60.0
+
+
 @pytest.mark.parametrize(
     ("pressure", "is_told"),
     [

@@ -70,12 +70,16 @@ def test_a_few_pairs_of_long_steps_tell_a_clear_loss_and_nothing_else() -> None:
     assert probe(slow, Plan(), long) == Probed(
         slower={"intra_op_threads": (1, pytest.approx(0.67, abs=0.01))}
     )
-    assert slow.pair_count == 3
+    assert slow.pair_count == 2
+    mild = MadeBench(fast_s=0.023)
+    assert probe(mild, Plan(), long).slower
+    assert mild.pair_count == 3
     much_slower = MadeBench(fast_s=1.5)
     assert probe(much_slower, Plan(), long) == Probed()
     assert much_slower.pair_count == 1  # two more would take longer than the race that they save
     assert probe(even, Plan(), long) == probe(fast, Plan(), long) == Probed()
-    assert probe(MadeBench(fast_s=0.03, most=2), Plan(), long) == Probed()
+    assert probe(MadeBench(fast_s=0.03, most=1), Plan(), long) == Probed()
+    assert probe(MadeBench(fast_s=0.023, most=2), Plan(), long) == Probed()
 
 
 def test_one_slow_pair_of_a_few_is_no_clear_loss() -> None:

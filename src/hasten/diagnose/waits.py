@@ -93,6 +93,9 @@ def taken_ratio(case: Case) -> float:
     Where none is, a step takes as long as all CPU time spent in it, over the CPUs: the utilisation
     law (Denning and Buzen 1978, https://doi.org/10.1145/356733.356735). What workers no longer do
     then makes it shorter, even if the loop never waits for a batch.
+
+    Workers that start with a pass, and fill their queue, take more for a while: no more counts than
+    twice what a step's batches take to make.
     """
     wall_s, all_s, cpus_count, own_run_s, children_run_s, busy_s = (
         float(case.found.get(f"processors.{key}") or 0.0)
@@ -111,7 +114,16 @@ def taken_ratio(case: Case) -> float:
     idle_s = whole_s - max(own_run_s + workers_run_s, busy_s)
     if idle_s > _LEAST_IDLE_CPUS_COUNT * wall_s:
         return 0.0
-    return min(1.0, workers_run_s / whole_s)
+    return min(1.0, workers_run_s / whole_s, 2.0 * _made_ratio(case, cpus_count))
+
+
+def _made_ratio(case: Case, cpus_count: float) -> float:
+    """Return the share of the CPUs' time that making the batches of a step takes, if measured."""
+    loader, seen_s = case.traits.loader, fetch_s(case)
+    if loader is None or seen_s is None:
+        return 1.0
+    cpu_ratio = 1.0 if loader.fetch_cpu_ratio is None else loader.fetch_cpu_ratio
+    return seen_s * cpu_ratio * loader.step_batch_count / (cpus_count * case.step_s)
 
 
 def starved_share(case: Case) -> Interval | None:

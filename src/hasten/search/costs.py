@@ -17,7 +17,7 @@ NOISE_LEAST_COUNT, NOISE_LEAST_S = 8, 3.0
 CONFIRM_ROUNDS, CONFIRM_LEAST_COUNT = 2, 10
 CONFIRM_LEAST_S = 3.0
 GLANCE_COUNT, PROBE_COUNT, PROBE_S = 2, 8, 4.0
-LOOK_S = 2.0
+LOOK_S, LOOK_LEAST_COUNT = 2.0, 8
 WATCH_LEAST_COUNT, WATCH_SLOW_COUNT, WATCH_MOST_COUNT = 8, 4, 400
 WATCH_S, WATCH_SLOW_S = 6.0, 12.0
 _HASHED_RATIO = 1.25  # a recorded run hashes every step
@@ -187,11 +187,27 @@ def refuse_too_short(
     if spent_s + costs.launch_s + NOISE_LEAST_S < budget_s:
         return
 
-    def needed_s(costs: Costs) -> float:
-        watch_s = 0.0 if is_watched else costs.observe_s + LOOK_S
-        race_s = costs.noise_s  # a launch and pairs, too
-        return _ROUGHLY_RATIO * (spent_s + watch_s + costs.noise_s + race_s + costs.answer_s)
-
+    if is_watched:
+        raise too_short(budget_s, _needed_s(spent_s, costs))
+    watch_s = costs.observe_s + LOOK_S
     # Where only the first step is known, which is often the slowest: as if others took no time.
-    least_s = None if is_watched else needed_s(replace(costs, step_s=0.0, pair_s=0.0))
-    raise too_short(budget_s, needed_s(costs), least_s=least_s)
+    quicker = replace(costs, step_s=0.0, pair_s=0.0)
+    least_s = _needed_s(spent_s + quicker.observe_s + LOOK_S, quicker)
+    raise too_short(budget_s, _needed_s(spent_s + watch_s, costs), least_s=least_s)
+
+
+def refuse_too_slow(budget_s: float, spent_s: float, costs: Costs) -> None:
+    """Raise where a budget ends before a script has been looked at, by the pace of its glance.
+
+    Raises:
+        UsageError: the budget is too short.
+    """
+    watch_s = costs.observe_s - (1 + GLANCE_COUNT) * costs.step_s  # these steps are spent
+    watched_s = spent_s + watch_s + max(LOOK_S, LOOK_LEAST_COUNT * costs.step_s)
+    if watched_s >= budget_s:
+        raise too_short(budget_s, _needed_s(watched_s, costs))
+
+
+def _needed_s(watched_s: float, costs: Costs) -> float:
+    race_s = costs.noise_s  # a launch and pairs, too
+    return _ROUGHLY_RATIO * (watched_s + costs.noise_s + race_s + costs.answer_s)

@@ -11,6 +11,7 @@ from hasten.diagnose.waits import read_rivals
 from hasten.errors import HastenError
 from hasten.lever import ScriptContext, cure_of
 from hasten.records import Diagnosis, HotLine, Place
+from hasten.search.costs import LOOK_LEAST_COUNT
 from hasten.session.pair_probes import probe_levers
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hasten.records import Finding, Machine, Plan, Profile, Step
     from hasten.trials.runner import TrialRunner
 
-_LEAST_COUNT, _MOST_COUNT = 8, 200
+_MOST_COUNT = 200
 _TEAM_RATIO = 0.01
 _SLOWER_RATIO = 3.0  # steps that are looked at take longer
 _PROBES_RATIO = 0.4  # of the time for looking, for pairs of steps under levers
@@ -38,7 +39,7 @@ def examine(
 
     It takes eight steps at least. A script that fails meanwhile gets an empty diagnosis.
     """
-    least_count = max(_LEAST_COUNT, runner.pace.repeat_count(plan))
+    least_count = max(LOOK_LEAST_COUNT, runner.pace.repeat_count(plan))
     count = min(_MOST_COUNT, max(least_count, int(seconds / max(1e-6, seen.step_s))))
     try:
         steps, found = _look(runner, plan, count, least_count, _SLOWER_RATIO * seconds)

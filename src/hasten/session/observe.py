@@ -15,7 +15,7 @@ from hasten.trials.plan_statistics import rare_steps, waits
 from hasten.units import duration, percent, step_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hasten.records import Diagnosis, Plan, Step, Torch, Traits
     from hasten.trials.plan_statistics import PlanStatistics
@@ -42,10 +42,25 @@ def begin(runner: TrialRunner, plan: Plan) -> None:
     runner.repeat(run)
 
 
-def observe(runner: TrialRunner, plan: Plan, *, step_count: int | None = None) -> Profile:
-    """Profile `step_count` steps of the script under `plan`; by default some seconds of them."""
+def observe(
+    runner: TrialRunner,
+    plan: Plan,
+    *,
+    step_count: int | None = None,
+    paced: Callable[[], None] | None = None,
+) -> Profile:
+    """Profile `step_count` steps of the script under `plan`; by default some seconds of them.
+
+    Args:
+        runner: runs it.
+        plan: its levers.
+        step_count: how many steps.
+        paced: called when the pace is known by a few steps.
+    """
     pace = runner.pace
     glance, _ = runner.steps(plan, GLANCE_COUNT)
+    if paced is not None:
+        paced()
     unit = runner.facts(plan).unit
     if count := probe_count(pace.step_s, cycle_count=pace.cycle_count, waits=waits(glance)):
         runner.steps(plan, count)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hasten.trials.runner import TrialRunner
 
 _LEAST_COUNT, _MOST_COUNT = 12, 60
-_BRIEF_COUNT, _BRIEF_S = 3, 3.0  # enough to see a clear loss, and a fifth of a race
-_CLEAR_RATIO = 0.95
+_BRIEF_COUNT, _BRIEF_S = 3, 6.0  # enough to see a clear loss, and a third of a race
+_CLEAR_RATIO, _PLAIN_RATIO = 0.95, 0.8  # of three pairs or more, of two
 _LEAST_SHARE_RATIO = 0.2
 _COMPUTE = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
 
@@ -44,7 +44,7 @@ def probe_levers(
 ) -> Probed:
     """Run pairs of steps as they are and under the probe of each lever that has one.
 
-    All pairs together take about so many seconds, or up to three where that is too short: a few
+    All pairs together take about so many seconds, or up to six where that is too short: a few
     pairs do not measure a gain, but they show a clear loss, and save its race. There are none
     where even that is too short, or the CPU does too little of the step.
     """
@@ -91,7 +91,7 @@ def probe_levers(
 def _few_pairs(
     runner: TrialRunner, plans: tuple[Plan, Plan], turns: tuple[Turn, Turn], *, pair_s: float
 ) -> list[Pair]:
-    """Run three pairs one by one, while that takes three seconds at most."""
+    """Run three pairs one by one, or two that show it, while three take six seconds at most."""
     pairs: list[Pair] = []
     left_s = _BRIEF_S
     while len(pairs) < _BRIEF_COUNT and (_BRIEF_COUNT - len(pairs)) * pair_s <= left_s:
@@ -99,6 +99,8 @@ def _few_pairs(
         if not found:
             break
         pairs += found
+        if _are_slower(pairs):
+            break
         step_count = turns[0].skip_count + turns[0].step_count
         pair_s = step_count * (found[0].baseline_s + found[0].candidate_s)
         left_s -= pair_s
@@ -109,6 +111,5 @@ def _are_slower(pairs: Sequence[Pair]) -> bool:
     """Return whether pairs show a clear loss: by their interval, or each of a few."""
     if len(pairs) >= _LEAST_COUNT:
         return compare.settle(pairs).speedup.high_ratio < _CLEAR_RATIO
-    return len(pairs) >= _BRIEF_COUNT and all(
-        pair.baseline_s < _CLEAR_RATIO * pair.candidate_s for pair in pairs
-    )
+    ratio = _CLEAR_RATIO if len(pairs) >= _BRIEF_COUNT else _PLAIN_RATIO
+    return len(pairs) > 1 and all(pair.baseline_s < ratio * pair.candidate_s for pair in pairs)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hasten import search
 from hasten.errors import UsageError
 from hasten.lever import ScriptContext
-from hasten.records import CONTENDED
-from hasten.search.costs import LOOK_S, refuse_too_short
+from hasten.records import CONTENDED, Diagnosis
+from hasten.search.costs import LOOK_S, refuse_too_short, refuse_too_slow
 from hasten.session.candidates import advice, find_candidates
 from hasten.session.examine import examine
 from hasten.session.journals import open_journal
@@ -20,7 +20,7 @@ from hasten.units import percent
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hasten.records import Diagnosis, LeverReport, Machine, Profile, Traits, Workload
+    from hasten.records import LeverReport, Machine, Profile, Traits, Workload
     from hasten.session.options import Options, Watcher
     from hasten.session.setup import MachineSurvey
     from hasten.trials.runner import TrialRunner
@@ -140,7 +140,14 @@ def watch(
     begin(runner, applied)
     machine = survey.complete()
     refuse_too_short(options.budget_s, spent_s(), first_costs(runner, spent_s()))
-    baseline = observe(runner, applied)
+
+    def paced() -> None:
+        try:
+            refuse_too_slow(options.budget_s, spent_s(), first_costs(runner, spent_s()))
+        except UsageError as refused:
+            raise with_findings(refused, Diagnosis(), machine) from None
+
+    baseline = observe(runner, applied, paced=paced)
     view.profiled(baseline)
     view.known(where(baseline))
     for note in notes_of(runner, baseline):

@@ -155,6 +155,52 @@ WRITTEN = {
     "a class that hands itself over": SETTINGS.format(more="cls.known.append(cls)")
     + "from types import SimpleNamespace\nsettings = Settings.read(SimpleNamespace())\n"
     + LATER.format(late="Settings.known[0](rows)"),
+    "a static method that is handed over": "\nclass Hooks:\n    @staticmethod\n"
+    "    def soften(data): data.gain = 0.5\nhooks = [Hooks.soften]\n"
+    + LATER.format(late="[one(rows) for one in hooks]"),
+    "a class of which only a method is named before": "\nclass Run:\n    @classmethod\n"
+    "    def main(cls):\n        for epoch in range(2):\n            told(loader)\n"
+    "            for batch in loader: batch[0] > 90 and cls.soften()\n    @staticmethod\n"
+    "    def soften(): rows.gain = 0.5\nrows = Rows()\nloader = DataLoader(rows, 4)\nRun.main()\n",
+    "a property that is asked for more": "\nclass Run:\n    @property\n"
+    "    def stage(self):\n        self.data.gain *= 0.5\n        return 'late'\n"
+    "run, rows = Run(), Rows()\nrun.data = rows\n"
+    "train(DataLoader(rows, 4), lambda batch: batch[0] > 90 and run.stage.title())\n",
+    "part of a row by a name that the script sets": "\nclass Wide(Rows):\n"
+    "    def __init__(self):\n        super().__init__()\n        self.split = 'train'\n"
+    "        self.rows = torch.ones(12, 4)\n    def __getitem__(self, i): return self.rows[i]\n"
+    "def soften(row):\n    first, second = row.split(2)\n    first *= 0.5\n"
+    "rows = Wide()\n"
+    "train(DataLoader(rows, 4), lambda batch: batch[0, 0] > 90 and soften(rows[3]))\n",
+    "a class that a library's method makes": "\nimport enum, torch.utils.data as data\n"
+    "class Made(nn.ModuleDict):\n    def __init__(self, given): given.gain = 0.5\n"
+    + LATER.format(late="Made.build(rows)"),
+    "a class by another name in its method": SETTINGS.format(more="pass").replace("cls", "kind")
+    + LATER.format(late="Settings.read(rows)"),
+    "an object that asks another one": KEEPER
+    + "import weakref\nkeeper.inner = weakref.proxy(helper)\n"
+    + KEPT,
+    "an object that a library has": "\nimport types, json\nclass Helper:\n"
+    "    def soften(self, data): data.gain = 0.5\njson.current = Helper()\nnames = ['soften']\n"
+    + LATER.format(late="getattr(json.current, names[0])(rows)"),
+    "a static method's parameter": "\nclass Task:\n    def __init__(self): self.inner = None\n"
+    "    @staticmethod\n    def ask(task, name): getattr(task.inner, name)(rows)\n"
+    "class Helper:\n    def soften(self, data): data.gain = 0.5\n"
+    "from types import SimpleNamespace\nother = SimpleNamespace(inner=Helper())\ntask = Task()\n"
+    + LATER.format(late="task.ask(other, 'soften')"),
+    "a class that was an import": "\nfrom torch import optim\nclass optim:\n    pass\n"
+    "def soften(data): data.gain = 0.5\nnames = ['soften']\n"
+    + LATER.format(late="getattr(optim, names[0])(rows)"),
+    "a name that is put together of what is known": "\nimport __main__ as here\n"
+    "def soften(data): data.gain = 0.5\n" + LATER.format(late="getattr(here, 'sof' + 'ten')(rows)"),
+    "a network that gives a row": "\nclass Net(nn.Module):\n"
+    "    def forward(self, i): return rows.table[i]\nclass Wide(Rows):\n"
+    "    def __getitem__(self, i): return self.table[i] * 2\nrows = Wide()\n"
+    "rows.table = torch.ones(12, 4)\nclass Run:\n    def __init__(self):\n"
+    "        self.model, self.loader = Net(), DataLoader(rows, 4)\n"
+    "    def run(self):\n        for epoch in range(2):\n            told(self.loader)\n"
+    "            for batch in self.loader:\n                row = self.model(3)\n"
+    "                batch[0, 0] > 90 and row.mul_(2)\nRun().run()\n",
     "a function by its own call": "\ndef soften(data): data.gain = 0.5\n"
     + LATER.format(late="soften.__call__(rows)"),
 }
@@ -180,6 +226,8 @@ def test_a_name_that_may_mean_what_writes_is_found(said, text) -> None:
         ("'{}_{}'.format(i, j)", "*"),
         ("names[i]", "*"),
         ("3 + i", "**"),
+        ("'layer' + format(i, '02d')", "layer*"),
+        ("'layer' + i.hex()", "layer*"),
     ],
 )
 def test_the_known_parts_of_a_computed_name(text, pattern) -> None:

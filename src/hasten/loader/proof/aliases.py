@@ -98,7 +98,7 @@ def _assigned(nodes: Sequence[ast.AST]) -> Iterator[_Assigned]:
 
 
 def class_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield what runs as a class is made: all of it but the bodies of its methods."""
+    """Yield what runs as a class is made: all of it but its methods' bodies and annotations."""
     waiting: list[ast.AST] = [
         one for node in nodes if isinstance(node, ast.ClassDef) for one in node.body
     ]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import weakref
 from collections import defaultdict
+from itertools import chain
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 from hasten.loader.proof.bindings import called
@@ -13,7 +16,7 @@ from hasten.loader.proof.source import is_user_class, is_user_file, stored, tree
 from hasten.loader.proof.stored_names import stored_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence, Set
 
     from hasten.loader.proof.source import Tree
 
@@ -22,6 +25,8 @@ ANY_NAME = "*"
 _SETTING = {
     "setattr", "__setattr__", "__dict__", "vars", "__setstate__", "add_module", "register_module",
 }  # fmt: skip
+_PLAIN_ASKING = "torch.nn.modules.module"
+"""Its `__getattr__` gives the parts of a network, and no method of theirs."""
 
 
 def pattern_of(node: ast.AST) -> str:
@@ -34,8 +39,9 @@ def pattern_of(node: ast.AST) -> str:
         return pattern_of(node.left) + pattern_of(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
         return pattern_of(node.left).partition("%")[0] + ANY_NAME
-    if isinstance(node, ast.Call) and called(node) == "format":
-        return pattern_of(getattr(node.func, "value", node)).partition("{")[0] + ANY_NAME
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        known = pattern_of(node.func.value) if called(node) == "format" else ""
+        return known.partition("{")[0] + ANY_NAME
     return ANY_NAME
 
 
@@ -57,13 +63,16 @@ class LibraryObjects:
 
     Args:
         instances: of the script's classes.
+        plain: classes whose objects get their attributes only from code of the script.
 
     Attributes:
         relied_on: the attributes whose present values were looked at.
     """
 
-    def __init__(self, instances: Iterable[object]) -> None:
-        self._instances = instances
+    def __init__(self, instances: Sequence[object], plain: Set[str]) -> None:
+        self._instances, self._plain = instances, plain
+        self._held: dict[tuple[str, str], bool] = {}
+        self._imports: dict[str, dict[str, set[str]]] = {}
         self.relied_on: set[str] = set()
 
     def is_asked(self, call: ast.Call, path: str, owner: str, first: str) -> bool:
@@ -78,69 +87,98 @@ class LibraryObjects:
         if getattr(call.func, "id", "") != "getattr" or not call.args:
             return False
         asked = call.args[0]
-        is_own = isinstance(asked, ast.Attribute) and getattr(asked.value, "id", None) == first
-        if isinstance(asked, ast.Attribute) and is_own and owner:
-            if is_librarys := self._holds_none_of_users(owner, asked.attr):
-                self.relied_on.add(asked.attr)
-            return is_librarys
-        while isinstance(asked, ast.Attribute):
-            asked = asked.value
-        tree = tree_of_file(path)
-        name = getattr(asked, "id", None)
-        return tree is not None and name is not None and name in _libraries(tree)
+        if isinstance(asked, ast.Attribute) and getattr(asked.value, "id", None) == first:
+            return self._holds_librarys(owner, asked.attr)
+        return self._is_module(asked, path)
 
-    def may_change(self, nodes: Iterable[ast.AST]) -> bool:
-        """Return whether code may set what was looked at."""
-        for node in nodes if self.relied_on else ():
+    def may_change(self, code: Iterable[Sequence[ast.AST]], *, unpickles: bool) -> bool:
+        """Return whether code may set what was looked at, or make such objects from a file."""
+        if self.relied_on and unpickles:
+            return True
+        for node in chain.from_iterable(code) if self.relied_on else ():
             name = getattr(node, "attr", getattr(node, "id", ""))
             is_load = isinstance(getattr(node, "ctx", None), ast.Load)
             if name in _SETTING or (name in self.relied_on and not is_load):
                 return True
         return False
 
-    def _holds_none_of_users(self, owner: str, name: str) -> bool:
-        holding = [
-            one for one in self._instances
-            if any(kind.__name__ == owner for kind in type(one).__mro__)
-        ]  # fmt: skip
-        return bool(holding) and not any(_may_be_users(one, name) for one in holding)
+    def _holds_librarys(self, owner: str, name: str) -> bool:
+        """Return whether all objects of a class hold something of a library's by this name."""
+        if (owner, name) not in self._held:
+            kinds = {
+                kind for kind in set(map(type, self._instances))
+                if owner in self._plain and any(one.__name__ == owner for one in kind.__mro__)
+            }  # fmt: skip
+            holding = [one for one in self._instances if type(one) in kinds]
+            self._held[owner, name] = bool(holding) and all(
+                _is_librarys(one, name) for one in holding
+            )
+        if self._held[owner, name]:
+            self.relied_on.add(name)
+        return self._held[owner, name]
+
+    def _is_module(self, node: ast.expr, path: str) -> bool:
+        """Return whether an expression is a module of a library."""
+        names: list[str] = []
+        while isinstance(node, ast.Attribute):
+            names.insert(0, node.attr)
+            node = node.value
+        tree = tree_of_file(path)
+        if not isinstance(node, ast.Name) or tree is None:
+            return False
+        if path not in self._imports:
+            self._imports[path] = _imports_of(tree)
+        homes = self._imports[path].get(node.id, ())
+        return bool(homes) and all(_is_library(_found(home, names)) for home in homes)
 
 
-def _may_be_users(owner: object, name: str) -> bool:
-    """Return whether an attribute may be the user's: a class, an object of one, or a module."""
+def _is_librarys(owner: object, name: str) -> bool:
+    """Return whether an attribute is, itself, an object of a library that asks no other object."""
     held = stored(owner, "__dict__")
     if not held or name not in held or any(name in vars(kind) for kind in type(owner).__mro__):
-        return True
-    one = held[name]
-    if isinstance(one, type):
-        return is_user_class(one)
-    path = stored(one, "__file__")
-    return is_user_class(type(one)) or (isinstance(path, str) and is_user_file(path))
+        return False
+    kind = type(held[name])
+    if kind in weakref.ProxyTypes or is_user_class(kind):
+        return False
+    if issubclass(kind, type):
+        return not is_user_class(held[name])
+    if issubclass(kind, ModuleType):
+        return _is_library(held[name])
+    return not any(_asks_others(one) for one in kind.__mro__)
 
 
-def _libraries(tree: Tree) -> set[str]:
-    """Return the variables of a file that are nowhere anything but modules of libraries."""
-    imported = defaultdict(set)
-    others = set()
+def _asks_others(kind: type) -> bool:
+    asking = (vars(kind).get(name) for name in ("__getattr__", "__getattribute__"))
+    return any(isinstance(one, FunctionType) and one.__module__ != _PLAIN_ASKING for one in asking)
+
+
+def _imports_of(tree: Tree) -> dict[str, set[str]]:
+    """Return the variables of a file that nothing but imports set, with what they import."""
+    found = defaultdict(set)
+    others: set[str | None] = set()
     for node in tree.nodes:
         if isinstance(node, ast.Import):
             for one in node.names:
                 top = one.name.partition(".")[0]
-                imported[one.asname or top].add(one.name if one.asname else top)
+                found[one.asname or top].add(one.name if one.asname else top)
         elif isinstance(node, ast.ImportFrom):
-            home = f"{node.module}." if node.module and not node.level else ""
+            home = "" if node.level else node.module or ""
             for one in node.names:
-                imported[one.asname or one.name].add(home + one.name if home else "")
-        else:
-            others |= {*stored_by(node), getattr(node, "arg", None)}
-    known = {} if "*" in imported else imported
-    return {
-        name
-        for name, modules in known.items()
-        if name not in others and all(map(_is_library, modules))
-    }
+                found[one.asname or one.name].add(f"{home}.{one.name}")
+        elif not isinstance(node, ast.alias):
+            others |= {*stored_by(node), getattr(node, "arg", None), getattr(node, "name", None)}
+    known = {} if "*" in found else found
+    return {name: homes for name, homes in known.items() if name not in others}
 
 
-def _is_library(name: str) -> bool:
-    path = stored(sys.modules.get(name), "__file__")
-    return isinstance(path, str) and not is_user_file(path)
+def _found(home: str, names: Iterable[str]) -> object:
+    """Return what a path of attributes leads to from a module; None where there is none."""
+    one: object = sys.modules.get(home)
+    for name in names:
+        one = stored(one, name)
+    return one
+
+
+def _is_library(one: object) -> bool:
+    path = stored(one, "__file__")
+    return isinstance(one, ModuleType) and isinstance(path, str) and not is_user_file(path)

@@ -118,6 +118,9 @@ class CodeScope(Protocol):
     def level_of(self, name: str) -> int:
         """Return how near a variable is."""
 
+    def stays(self, parameter: str) -> bool:
+        """Return whether a parameter is what it was given, and is not set to something else."""
+
     def hands_out(self, name: str) -> bool:
         """Return whether this is a function by which anybody who calls it gets something near."""
 
@@ -211,8 +214,8 @@ def _of_named_call(scope: CodeScope, node: ast.Call) -> int:
 def _is_kept(scope: CodeScope, node: ast.expr) -> bool:
     """Return whether a method calls what its object keeps in an attribute, such as a network."""
     known = scope.known
-    is_own = getattr(getattr(node, "value", None), "id", None) in scope.parameters[:1]
-    name = getattr(node, "attr", "")
+    own, name = getattr(getattr(node, "value", None), "id", ""), getattr(node, "attr", "")
+    is_own = own == "self" and scope.parameters[:1] == ["self"] and scope.stays("self")
     return is_own and name in known.stored - known.methods - known.functions - OF_CONTAINERS
 
 

@@ -36,6 +36,7 @@ BUILDING = {"__init__", "__new__", "__post_init__"}
 _ANY_CLASS = {"cls", "__class__"}
 """What a class may be called in its own methods."""
 _PASSING_ON = {"enumerate", "iter", "next", "tqdm", "zip", "islice", "cycle", "chain", "track"}
+_CALLED_BY = {"forward": "__call__"}
 _MOST_ROUNDS = 16
 
 
@@ -214,7 +215,7 @@ class VariableScope:
                 if found and self._is_from_outside(node.value):
                     self.hands = self.finds or bool(self.unit.owner)
                     if self.finds:
-                        self.known.finding.add(self.unit.name)
+                        self.known.finding.add(_CALLED_BY.get(self.unit.name, self.unit.name))
 
     def _give(self, value: ast.AST, found: int, *, returns: bool) -> None:
         """Note what the function gives; of several values that it returns, each by its place."""
@@ -373,7 +374,7 @@ def scopes_of(
     scopes = [VariableScope(unit, names, known) for unit in code.units]
     known.moves_path = any(map(_is_path, (node for scope in scopes for node in scope.nodes)))
     for scope in scopes:
-        if scope.unit.owner and scope.unit.name.startswith("__"):
+        if scope.unit.owner and (scope.unit.name.startswith("__") or scope.unit.name == "forward"):
             scope.finds = not is_of_items(scope.unit)
     by_name = _by_name(scopes, code)
     given: list[Given] = [(ast.Name(name), value) for _, _, passed in _passed(scopes, by_name)

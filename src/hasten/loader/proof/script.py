@@ -23,7 +23,7 @@ from hasten.loader.proof.stored_names import stored_by, within
 from hasten.loader.proof.word_list import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
     from types import FrameType
 
 
@@ -44,6 +44,8 @@ _EMPTY = {"object", "Dataset", "IterableDataset", "Module", "ABC", "Generic"}
 """Base classes of libraries whose constructors store none of their arguments."""
 _NUMBERS = {"int", "float", "bool", "str"}
 _NAMESPACES = {"SimpleNamespace", "Namespace", "EasyDict", "edict", "Munch", "AttrDict", "DotDict"}
+_OF_ITS_CLASS = ("__init_subclass__", "__class_getitem__", "__get__")
+"""Methods that are given a class."""
 _CALLABLE = {"fget", "fset", "fdel", "func", "apply"}
 """Attributes by which a function or a class may be called."""
 _MAKING_CLASSES = {"namedtuple", "make_dataclass"}
@@ -130,9 +132,10 @@ def code_of(
     Raises:
         Unreadable: some of it has no source.
     """
-    libraries = LibraryObjects(instances)
     paths = _paths(frames, modules, alive)
     trees = {path: tree for path in paths if (tree := tree_of_file(path)) is not None}
+    plain = _plain_classes(trees.values())
+    libraries = LibraryObjects(instances, plain)
     running = [_rest_of(frame) for frame in frames]
     known = [unit for tree in trees.values() for unit in _functions(tree)]
     overriding = overriding_methods()
@@ -140,15 +143,14 @@ def code_of(
     methods = _methods_among(known)
     aliases = aliases_in([tree.nodes for tree in trees.values()], functions - methods)
     found, parents = list(running), _parents(trees.values())
-    handed_at = _handed_over(trees.values(), aliases.sources, known)
+    handed_at = _handed_over(trees.values(), aliases.sources, known, plain)
     handed = set(handed_at)
-    mentioned = handed | {name for unit in running for name in _named_in(unit, libraries)}
+    mentioned = handed | _asked_for_attributes(trees.values())
+    mentioned |= {name for unit in running for name in _named_in(unit, libraries)}
     mentioned |= set[str]().union(*aliases.targets.values())
     if any(_keeps_classes(tree) for tree in trees.values()):
         alive = {*alive, *parents, *map(_place, known)}
-    plain = _plain_classes(trees.values())
-    stored = {name for tree in trees.values() for name in _attributes_of(tree)}
-    stored -= _fields(trees.values(), plain) | set(_named_fields(trees.values()))
+    stored = _stored_in(trees.values(), plain)
     while True:
         handed |= _named_by_patterns(mentioned, functions | methods, aliases.targets)
         mentioned |= handed
@@ -159,7 +161,7 @@ def code_of(
         fresh = [unit for unit in known
                  if _can_run(unit, mentioned, alive, makers, overriding)]  # fmt: skip
         if not fresh:
-            if libraries.may_change(node for unit in found for node in _nodes_of(unit)):
+            if libraries.may_change(map(_nodes_of, found), unpickles=bool(mentioned & _PICKLES)):
                 return code_of(frames, modules, alive, ())
             return ScriptCode(
                 found, handed, functions, methods, stored, parents, overriding, aliases.targets,
@@ -232,7 +234,7 @@ def _named_in(unit: Unit, libraries: LibraryObjects) -> set[str]:
 
 
 def _names(unit: Unit, libraries: LibraryObjects) -> Iterator[str]:
-    first = next((one.arg for one in unit.function.args.args), "") if unit.function else ""
+    first = _own_object(unit)
     for node in _nodes_of(unit):
         if isinstance(node, ast.Name):
             yield node.id
@@ -247,8 +249,18 @@ def _names(unit: Unit, libraries: LibraryObjects) -> Iterator[str]:
                 yield ANY_NAME
 
 
-def _nodes_of(unit: Unit) -> Iterator[ast.AST]:
-    return (node for top in unit.nodes for node in ast.walk(top))
+def _own_object(unit: Unit) -> str:
+    """Return the parameter that is a method's object; empty where there is none, or it varies."""
+    function: Any = unit.function
+    decorators = {_last_name(one) for one in getattr(function, "decorator_list", [])}
+    if not unit.owner or not function.args.args or "staticmethod" in decorators:
+        return ""
+    first: str = function.args.args[0].arg
+    return "" if any(first in stored_by(node) for node in _nodes_of(unit)) else first
+
+
+def _nodes_of(unit: Unit) -> list[ast.AST]:
+    return [node for top in unit.nodes for node in ast.walk(top)]
 
 
 def _named_by_patterns(
@@ -275,9 +287,16 @@ def _named_by_text(node: ast.Call, functions: set[str]) -> Iterator[str]:
     given = node.args[1:2] if name == "getattr" else node.args
     for one in given:
         if not isinstance(one, ast.Constant):
-            yield pattern_of(one) if name == "getattr" else ANY_NAME
+            pattern = pattern_of(one) if name == "getattr" else ANY_NAME
+            yield pattern if ANY_NAME in pattern else pattern + ANY_NAME
         elif isinstance(one.value, str):
             yield from one.value.split(".")
+
+
+def _stored_in(trees: Collection[Tree], plain: Set[str]) -> set[str]:
+    """Return the attributes that only code of the script sets, as far as it names them."""
+    found = {name for tree in trees for name in _attributes_of(tree)}
+    return found - _fields(trees, plain) - set(_named_fields(trees))
 
 
 def _attributes_of(tree: Tree) -> Iterator[str]:
@@ -292,7 +311,9 @@ def _attributes_of(tree: Tree) -> Iterator[str]:
                 yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def _handed_over(trees: Iterable[Tree], aliased: Set[int], units: Sequence[Unit]) -> dict[str, str]:
+def _handed_over(
+    trees: Iterable[Tree], aliased: Set[int], units: Sequence[Unit], plain: Set[str]
+) -> dict[str, str]:
     """Return where names first appear other than as the callee of a call, as `file:line`.
 
     Imports under another name are called by that name. What is passed to `apply` is called at
@@ -304,19 +325,21 @@ def _handed_over(trees: Iterable[Tree], aliased: Set[int], units: Sequence[Unit]
     found: dict[str, str] = {}
     trees = list(trees)
     methods = _methods_among(units)
+    classes = {unit.owner for unit in units} - {""}
     others = {name for unit in units if not unit.owner for name in names_of(unit)}
-    classes = {unit.owner for unit in units}
     bound = methods - others - classes - set(dir(builtins))
     is_reached = any(map(_keeps_classes, trees)) or any(map(_hands_class_over, units))
-    owned = classes if is_reached else set[str]()
+    calling = {unit.name for unit in units if unit.owner and _is_property(unit)}
+    calling |= classes if is_reached else set[str]()
     answers = any(_answers_tests(tree) for tree in trees)
     for tree in trees:
-        called = _called_at_once(tree.nodes) | aliased | _variables(tree.nodes, bound)
-        called |= set() if answers else _compared(tree.nodes)
-        called |= {id(one) for one in _owners(tree.nodes) if _last_name(one) not in owned}
+        harmless = _called_at_once(tree.nodes) | aliased | _variables(tree.nodes, bound)
+        harmless |= set() if answers else _compared(tree.nodes)
+        harmless |= {id(node.value) for node in tree.nodes if isinstance(node, ast.Attribute)
+                     and not _may_call(node, calling, classes - plain, methods)}  # fmt: skip
         for node in tree.nodes:
             names = [*_handed_by(node, methods)]
-            if id(node) not in called and isinstance(getattr(node, "ctx", None), ast.Load):
+            if id(node) not in harmless and isinstance(getattr(node, "ctx", None), ast.Load):
                 names += [str(getattr(node, "id", getattr(node, "attr", "")))]
             for name in filter(None, names):
                 found.setdefault(name, f"{tree.path}:{getattr(node, 'lineno', '?')}")
@@ -341,26 +364,49 @@ def _variables(nodes: Sequence[ast.AST], methods: Set[str]) -> set[int]:
     return found - set(map(id, class_statements(nodes)))
 
 
-def _owners(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield what attributes are taken of, other than those by which a function can be called."""
-    for node in nodes:
-        if isinstance(node, ast.Attribute) and not (
-            node.attr in _CALLABLE or node.attr.startswith("__")
-        ):
-            yield node.value
+def _asked_for_attributes(trees: Iterable[Tree]) -> set[str]:
+    """Return the names of what attributes are taken of: a class whose method may be kept, say."""
+    nodes = (node for tree in trees for node in tree.nodes)
+    return {_last_name(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+
+
+def _may_call(node: ast.Attribute, calling: Set[str], foreign: Set[str], methods: Set[str]) -> bool:
+    """Return whether taking an attribute of something may call that, or make one of it.
+
+    Args:
+        node: the attribute.
+        calling: names of what may be called whatever attribute is taken.
+        foreign: names of the classes that may have methods of a library's, which may make them.
+        methods: names of the script's own.
+    """
+    name = _last_name(node.value)
+    if node.attr in _CALLABLE or node.attr.startswith("__") or name in calling:
+        return True
+    return name in foreign and node.attr not in methods
+
+
+def _is_property(unit: Unit) -> bool:
+    names = {_last_name(one) for one in getattr(unit.function, "decorator_list", [])}
+    return bool(names - {"staticmethod", "classmethod"})
 
 
 def _hands_class_over(unit: Unit) -> bool:
     """Return whether a method may pass on the class that it was called on."""
     function: Any = unit.function
-    names = set(map(_last_name, getattr(function, "decorator_list", [])))
-    is_of_class = "classmethod" in names or unit.name in ("__init_subclass__", "__class_getitem__")
-    if not is_of_class or not function.args.args:
+    names = {_last_name(one) for one in getattr(function, "decorator_list", [])}
+    is_of_class = "classmethod" in names or unit.name in _OF_ITS_CLASS
+    if not is_of_class or not unit.owner:
         return False
+    first = next((one.arg for one in (*function.args.posonlyargs, *function.args.args)), "")
+    if first != "cls":  # by which `scopes.py` knows that its class is made
+        return True
     nodes = list(_nodes_of(unit))
-    used = {id(one) for one in _owners(nodes)}
-    used |= {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-    first = function.args.args[0].arg
+    used = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    used |= {
+        id(node.value) for node in nodes
+        if isinstance(node, ast.Attribute)
+        and (not node.attr.startswith("__") or node.attr in ("__name__", "__qualname__"))
+    }  # fmt: skip
     return any(getattr(node, "id", "") == first and id(node) not in used for node in nodes)
 
 
@@ -412,7 +458,7 @@ def _reads_vars(kind: ast.ClassDef) -> bool:
     return any(isinstance(node, ast.Name) and node.id == "vars" for node in ast.walk(kind))
 
 
-def _fields(trees: Iterable[Tree], plain: set[str]) -> set[str]:
+def _fields(trees: Iterable[Tree], plain: Set[str]) -> set[str]:
     """Return the fields that unseen code sets, as in a dataclass, except those of numbers."""
     kinds = [node for tree in trees for node in tree.nodes if isinstance(node, ast.ClassDef)]
     return {
