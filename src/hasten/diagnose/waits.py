@@ -18,6 +18,7 @@ _LEAST_LOAD_RATIO = 0.02  # of the CPUs: the kernel counts their time in steps o
 _LEAST_IDLE_CPUS_COUNT = 0.5  # what does not fill pauses, such as those between passes
 _LEAST_SAMPLES_COUNT = 20
 _BUSY_RATIO = 0.5
+_FILLING_RATIO = 2.0  # beside others, a worker takes longer for a batch than one process alone
 _ASLEEP = "storage"  # the kind of work that takes no CPU
 
 
@@ -94,8 +95,8 @@ def taken_ratio(case: Case) -> float:
     law (Denning and Buzen 1978, https://doi.org/10.1145/356733.356735). What workers no longer do
     then makes it shorter, even if the loop never waits for a batch.
 
-    Workers that start with a pass, and fill their queue, take more for a while: no more counts than
-    twice what a step's batches take to make.
+    Workers that start with a pass, and fill their queue, take more for a while: at most twice what
+    a step's batches take to make is counted.
     """
     wall_s, all_s, cpus_count, own_run_s, children_run_s, busy_s = (
         float(case.found.get(f"processors.{key}") or 0.0)
@@ -114,7 +115,7 @@ def taken_ratio(case: Case) -> float:
     idle_s = whole_s - max(own_run_s + workers_run_s, busy_s)
     if idle_s > _LEAST_IDLE_CPUS_COUNT * wall_s:
         return 0.0
-    return min(1.0, workers_run_s / whole_s, 2.0 * _made_ratio(case, cpus_count))
+    return min(1.0, workers_run_s / whole_s, _FILLING_RATIO * _made_ratio(case, cpus_count))
 
 
 def _made_ratio(case: Case, cpus_count: float) -> float:

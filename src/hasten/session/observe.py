@@ -47,7 +47,7 @@ def observe(
     plan: Plan,
     *,
     step_count: int | None = None,
-    paced: Callable[[], None] | None = None,
+    paced: Callable[[float], None] | None = None,
 ) -> Profile:
     """Profile `step_count` steps of the script under `plan`; by default some seconds of them.
 
@@ -55,12 +55,12 @@ def observe(
         runner: runs it.
         plan: its levers.
         step_count: how many steps.
-        paced: called when the pace is known by a few steps.
+        paced: called with the seconds of the quicker of two steps, once these are known.
     """
     pace = runner.pace
     glance, _ = runner.steps(plan, GLANCE_COUNT)
     if paced is not None:
-        paced()
+        paced(min(step.wall_s for step in glance))
     unit = runner.facts(plan).unit
     if count := probe_count(pace.step_s, cycle_count=pace.cycle_count, waits=waits(glance)):
         runner.steps(plan, count)

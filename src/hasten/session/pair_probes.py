@@ -44,9 +44,9 @@ def probe_levers(
 ) -> Probed:
     """Run pairs of steps as they are and under the probe of each lever that has one.
 
-    All pairs together take about so many seconds, or up to six where that is too short: a few
-    pairs do not measure a gain, but they show a clear loss, and save its race. There are none
-    where even that is too short, or the CPU does too little of the step.
+    All pairs together take about so many seconds, or those of each probe up to six where that is
+    too short: a few do not measure a gain, but they show a clear loss, and save its race. There are
+    none where even that is too short, or the CPU does too little of the step.
     """
     seen = context.baseline
     if seen is None or seen.share_ratio(Phase.TRANSFER):

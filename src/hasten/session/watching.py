@@ -141,9 +141,10 @@ def watch(
     machine = survey.complete()
     refuse_too_short(options.budget_s, spent_s(), first_costs(runner, spent_s()))
 
-    def paced() -> None:
+    def paced(step_s: float) -> None:
+        costs = replace(first_costs(runner, spent_s()), step_s=step_s, pair_s=2 * step_s)
         try:
-            refuse_too_slow(options.budget_s, spent_s(), first_costs(runner, spent_s()))
+            refuse_too_slow(options.budget_s, spent_s(), costs)
         except UsageError as refused:
             raise with_findings(refused, Diagnosis(), machine) from None
 

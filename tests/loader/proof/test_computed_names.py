@@ -121,6 +121,9 @@ WHOLE = {
     "what nothing is asked for": WRITER.format(given="rows")
     + "writer = Writer(None)\ntrain(DataLoader(rows, 4), lambda batch: writer.soften(1))\n",
     "what is none of the script's objects": KEEPER + KEPT,
+    "what a network of a library's is asked for": KEEPER
+    + "keeper.inner = nn.Sequential(nn.Linear(1, 1))\n"
+    + KEPT,
     "a variable named like a method": TRAINER.format(more="pass")
     + "Trainer(DataLoader(Rows(), 4), nn.Linear(1, 1)).run()\n",
     "a class that makes itself": SETTINGS.format(more="pass")
@@ -172,14 +175,30 @@ WRITTEN = {
     "def soften(row):\n    first, second = row.split(2)\n    first *= 0.5\n"
     "rows = Wide()\n"
     "train(DataLoader(rows, 4), lambda batch: batch[0, 0] > 90 and soften(rows[3]))\n",
-    "a class that a library's method makes": "\nimport enum, torch.utils.data as data\n"
-    "class Made(nn.ModuleDict):\n    def __init__(self, given): given.gain = 0.5\n"
-    + LATER.format(late="Made.build(rows)"),
+    "a class that a library's method makes": "\nclass Made(nn.Embedding):\n"
+    "    def __init__(self, given): given.gain = 0.5\n"
+    + LATER.format(late="Made.from_pretrained(rows)"),
+    "a class that a library's method makes, and another one's": "\nclass Made(nn.Embedding):\n"
+    "    def __init__(self, given): given.gain = 0.5\nclass Other:\n"
+    "    def from_pretrained(self): pass\n" + LATER.format(late="Made.from_pretrained(rows)"),
+    "a class that its own method lets a library make": "\nclass Made(nn.Embedding):\n"
+    "    def __init__(self, given): given.gain = 0.5\n    @classmethod\n"
+    "    def load(cls, given): return super().from_pretrained(given)\n"
+    + LATER.format(late="Made.load(rows)"),
     "a class by another name in its method": SETTINGS.format(more="pass").replace("cls", "kind")
     + LATER.format(late="Settings.read(rows)"),
     "an object that asks another one": KEEPER
     + "import weakref\nkeeper.inner = weakref.proxy(helper)\n"
     + KEPT,
+    "an object of a library's that asks another one": KEEPER
+    + "from unittest.mock import Mock\nkeeper.inner = Mock(wraps=helper)\n"
+    + KEPT,
+    "an object that is read from a file": KEEPER + "import pickle\nkeeper.inner = []\n"
+    "def turn(text): global keeper; keeper = pickle.loads(text)\nlist(map(turn, []))\n" + KEPT,
+    "an object of an heir that gets its own": "\nfrom dataclasses import dataclass\n"
+    + KEEPER
+    + "@dataclass\nclass Heir(Keeper):\n    inner: object\n"
+    "list(map(lambda one: Heir(one).ask('soften'), []))\n" + KEPT,
     "an object that a library has": "\nimport types, json\nclass Helper:\n"
     "    def soften(self, data): data.gain = 0.5\njson.current = Helper()\nnames = ['soften']\n"
     + LATER.format(late="getattr(json.current, names[0])(rows)"),

@@ -26,7 +26,7 @@ _SETTING = {
     "setattr", "__setattr__", "__dict__", "vars", "__setstate__", "add_module", "register_module",
 }  # fmt: skip
 _PLAIN_ASKING = "torch.nn.modules.module"
-"""Its `__getattr__` gives the parts of a network, and no method of theirs."""
+"""Its `__getattr__` gives parameters, buffers and submodules, no method of another object."""
 
 
 def pattern_of(node: ast.AST) -> str:
@@ -63,7 +63,8 @@ class LibraryObjects:
 
     Args:
         instances: of the script's classes.
-        plain: classes whose objects get their attributes only from code of the script.
+        plain: classes whose objects, heirs included, get their attributes only from code of the
+            script.
 
     Attributes:
         relied_on: the attributes whose present values were looked at.
@@ -148,7 +149,10 @@ def _is_librarys(owner: object, name: str) -> bool:
 
 
 def _asks_others(kind: type) -> bool:
+    """Return whether objects of a class pass questions on to another object."""
     asking = (vars(kind).get(name) for name in ("__getattr__", "__getattribute__"))
+    if "__wrapped__" in vars(kind):
+        return True
     return any(isinstance(one, FunctionType) and one.__module__ != _PLAIN_ASKING for one in asking)
 
 

@@ -216,6 +216,8 @@ def _is_kept(scope: CodeScope, node: ast.expr) -> bool:
     known = scope.known
     own, name = getattr(getattr(node, "value", None), "id", ""), getattr(node, "attr", "")
     is_own = own == "self" and scope.parameters[:1] == ["self"] and scope.stays("self")
+    if "forward" in known.finding:  # a network may give something near, whatever it is given
+        return False
     return is_own and name in known.stored - known.methods - known.functions - OF_CONTAINERS
 
 

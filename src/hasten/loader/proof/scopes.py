@@ -19,7 +19,7 @@ from hasten.loader.proof.bindings import (
     stored,
 )
 from hasten.loader.proof.nearness import FAR, HOLDS, NEAR, OF_CONTAINERS, Known, Levels, level
-from hasten.loader.proof.script import Unreadable, ancestors_of, applied, names_of
+from hasten.loader.proof.script import Unreadable, ancestors_of, applied, heirs_of, names_of
 from hasten.loader.proof.sizes import given_by, given_to, may_be_none, none_names
 from hasten.loader.proof.source import first_line
 from hasten.loader.proof.stored_names import within
@@ -36,7 +36,6 @@ BUILDING = {"__init__", "__new__", "__post_init__"}
 _ANY_CLASS = {"cls", "__class__"}
 """What a class may be called in its own methods."""
 _PASSING_ON = {"enumerate", "iter", "next", "tqdm", "zip", "islice", "cycle", "chain", "track"}
-_CALLED_BY = {"forward": "__call__"}
 _MOST_ROUNDS = 16
 
 
@@ -215,7 +214,7 @@ class VariableScope:
                 if found and self._is_from_outside(node.value):
                     self.hands = self.finds or bool(self.unit.owner)
                     if self.finds:
-                        self.known.finding.add(_CALLED_BY.get(self.unit.name, self.unit.name))
+                        self.known.finding.add(self.unit.name)
 
     def _give(self, value: ast.AST, found: int, *, returns: bool) -> None:
         """Note what the function gives; of several values that it returns, each by its place."""
@@ -458,16 +457,6 @@ def _root_of(node: ast.AST) -> str:
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def heirs_of(name: str, parents: Mapping[str, set[str]]) -> set[str]:
-    """Return a class and all classes derived from it."""
-    found: set[str] = set()
-    fresh = {name}
-    while fresh:
-        found |= fresh
-        fresh = {heir for heir, given in parents.items() if given & fresh} - found
-    return found
 
 
 def _pass_on(scopes: Sequence[VariableScope], by_name: Mapping[str, list[VariableScope]]) -> bool:

@@ -135,19 +135,19 @@ def code_of(
     paths = _paths(frames, modules, alive)
     trees = {path: tree for path in paths if (tree := tree_of_file(path)) is not None}
     plain = _plain_classes(trees.values())
-    libraries = LibraryObjects(instances, plain)
+    parents = _parents(trees.values())
+    libraries = LibraryObjects(instances, {one for one in plain if heirs_of(one, parents) <= plain})
     running = [_rest_of(frame) for frame in frames]
     known = [unit for tree in trees.values() for unit in _functions(tree)]
     overriding = overriding_methods()
     functions = {name for unit in known for name in (unit.name, unit.owner)} - {"", "<lambda>"}
     methods = _methods_among(known)
     aliases = aliases_in([tree.nodes for tree in trees.values()], functions - methods)
-    found, parents = list(running), _parents(trees.values())
+    found = list(running)
     handed_at = _handed_over(trees.values(), aliases.sources, known, plain)
     handed = set(handed_at)
-    mentioned = handed | _asked_for_attributes(trees.values())
+    mentioned = handed.union(_asked_for_attributes(trees.values()), *aliases.targets.values())
     mentioned |= {name for unit in running for name in _named_in(unit, libraries)}
-    mentioned |= set[str]().union(*aliases.targets.values())
     if any(_keeps_classes(tree) for tree in trees.values()):
         alive = {*alive, *parents, *map(_place, known)}
     stored = _stored_in(trees.values(), plain)
@@ -218,6 +218,16 @@ def names_of(unit: Unit) -> set[str]:
     return {unit.name} | ({f"_{unit.owner.lstrip('_')}{unit.name}"} if is_private else set())
 
 
+def heirs_of(name: str, parents: Mapping[str, set[str]]) -> set[str]:
+    """Return a class and all classes derived from it."""
+    found: set[str] = set()
+    fresh = {name}
+    while fresh:
+        found |= fresh
+        fresh = {heir for heir, given in parents.items() if given & fresh} - found
+    return found
+
+
 def ancestors_of(names: Set[str], parents: Mapping[str, set[str]]) -> set[str]:
     """Return the classes of the script that some classes are derived from."""
     found: set[str] = set()
@@ -234,7 +244,6 @@ def _named_in(unit: Unit, libraries: LibraryObjects) -> set[str]:
 
 
 def _names(unit: Unit, libraries: LibraryObjects) -> Iterator[str]:
-    first = _own_object(unit)
     for node in _nodes_of(unit):
         if isinstance(node, ast.Name):
             yield node.id
@@ -243,7 +252,8 @@ def _names(unit: Unit, libraries: LibraryObjects) -> Iterator[str]:
         elif isinstance(node, ast.alias):
             yield node.name.rpartition(".")[2]
         elif isinstance(node, ast.Call):
-            if not libraries.is_asked(node, unit.path, unit.owner, first):
+            asks = called(node) == "getattr"
+            if not (asks and libraries.is_asked(node, unit.path, unit.owner, _own_object(unit))):
                 yield from _named_by_text(node, _BY_NAME)
             if called(node) in _LISTING:
                 yield ANY_NAME
@@ -251,11 +261,9 @@ def _names(unit: Unit, libraries: LibraryObjects) -> Iterator[str]:
 
 def _own_object(unit: Unit) -> str:
     """Return the parameter that is a method's object; empty where there is none, or it varies."""
-    function: Any = unit.function
-    decorators = {_last_name(one) for one in getattr(function, "decorator_list", [])}
-    if not unit.owner or not function.args.args or "staticmethod" in decorators:
+    first = _first_of(unit)
+    if not unit.owner or _decorators_of(unit) & {"staticmethod", "classmethod"}:
         return ""
-    first: str = function.args.args[0].arg
     return "" if any(first in stored_by(node) for node in _nodes_of(unit)) else first
 
 
@@ -328,15 +336,21 @@ def _handed_over(
     classes = {unit.owner for unit in units} - {""}
     others = {name for unit in units if not unit.owner for name in names_of(unit)}
     bound = methods - others - classes - set(dir(builtins))
-    is_reached = any(map(_keeps_classes, trees)) or any(map(_hands_class_over, units))
-    calling = {unit.name for unit in units if unit.owner and _is_property(unit)}
+    is_reached = any(map(_keeps_classes, trees))
+    is_reached |= any(_hands_class_over(unit, methods, plain) for unit in units)
+    calling = {unit.name for unit in units if unit.owner and _is_decorated(unit)}
     calling |= classes if is_reached else set[str]()
+    parents = _parents(trees)
+    foreign = {
+        name: {unit.name for unit in units if unit.owner in {name} | ancestors_of({name}, parents)}
+        for name in classes - plain
+    }
     answers = any(_answers_tests(tree) for tree in trees)
     for tree in trees:
         harmless = _called_at_once(tree.nodes) | aliased | _variables(tree.nodes, bound)
         harmless |= set() if answers else _compared(tree.nodes)
         harmless |= {id(node.value) for node in tree.nodes if isinstance(node, ast.Attribute)
-                     and not _may_call(node, calling, classes - plain, methods)}  # fmt: skip
+                     and not _may_call(node, calling, foreign)}  # fmt: skip
         for node in tree.nodes:
             names = [*_handed_by(node, methods)]
             if id(node) not in harmless and isinstance(getattr(node, "ctx", None), ast.Load):
@@ -366,48 +380,68 @@ def _variables(nodes: Sequence[ast.AST], methods: Set[str]) -> set[int]:
 
 def _asked_for_attributes(trees: Iterable[Tree]) -> set[str]:
     """Return the names of what attributes are taken of: a class whose method may be kept, say."""
-    nodes = (node for tree in trees for node in tree.nodes)
-    return {_last_name(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    nodes = (node for tree in trees for node in tree.nodes if isinstance(node, ast.Attribute))
+    return {
+        _last_name(node.value)
+        for node in nodes
+        if isinstance(node.value, (ast.Name, ast.Attribute))
+    }
 
 
-def _may_call(node: ast.Attribute, calling: Set[str], foreign: Set[str], methods: Set[str]) -> bool:
+def _may_call(node: ast.Attribute, calling: Set[str], foreign: Mapping[str, Set[str]]) -> bool:
     """Return whether taking an attribute of something may call that, or make one of it.
 
     Args:
         node: the attribute.
         calling: names of what may be called whatever attribute is taken.
-        foreign: names of the classes that may have methods of a library's, which may make them.
-        methods: names of the script's own.
+        foreign: classes that may have methods of a library's, which may make them, each with those
+            that the script wrote.
     """
     name = _last_name(node.value)
     if node.attr in _CALLABLE or node.attr.startswith("__") or name in calling:
         return True
-    return name in foreign and node.attr not in methods
+    return name in foreign and node.attr not in foreign[name]
 
 
-def _is_property(unit: Unit) -> bool:
-    names = {_last_name(one) for one in getattr(unit.function, "decorator_list", [])}
-    return bool(names - {"staticmethod", "classmethod"})
+def _is_decorated(unit: Unit) -> bool:
+    """Return whether a method may run as soon as it is read, as a property does."""
+    return bool(_decorators_of(unit) - {"staticmethod", "classmethod"})
 
 
-def _hands_class_over(unit: Unit) -> bool:
+def _hands_class_over(unit: Unit, methods: Set[str], plain: Set[str]) -> bool:
     """Return whether a method may pass on the class that it was called on."""
-    function: Any = unit.function
-    names = {_last_name(one) for one in getattr(function, "decorator_list", [])}
-    is_of_class = "classmethod" in names or unit.name in _OF_ITS_CLASS
-    if not is_of_class or not unit.owner:
+    first, names = _first_of(unit), _decorators_of(unit)
+    if not unit.owner or not (
+        "classmethod" in names or first == "cls" or unit.name in _OF_ITS_CLASS
+    ):
         return False
-    first = next((one.arg for one in (*function.args.posonlyargs, *function.args.args)), "")
     if first != "cls":  # by which `scopes.py` knows that its class is made
         return True
-    nodes = list(_nodes_of(unit))
+    nodes = _nodes_of(unit)
     used = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     used |= {
         id(node.value) for node in nodes
         if isinstance(node, ast.Attribute)
-        and (not node.attr.startswith("__") or node.attr in ("__name__", "__qualname__"))
+        and (node.attr in methods or node.attr in ("__name__", "__qualname__")
+             or (unit.owner in plain and not node.attr.startswith("__")))
     }  # fmt: skip
-    return any(getattr(node, "id", "") == first and id(node) not in used for node in nodes)
+    if unit.owner in plain:  # nor has its base class a method that makes it
+        used |= {id(node) for node in nodes if getattr(node, "id", "") == "super"}
+    else:
+        used -= {id(node) for node in nodes if getattr(node, "id", "") == "super"}
+    handing = ("cls", "super")
+    return any(getattr(node, "id", "") in handing and id(node) not in used for node in nodes)
+
+
+def _decorators_of(unit: Unit) -> set[str]:
+    return {_last_name(one) for one in getattr(unit.function, "decorator_list", [])}
+
+
+def _first_of(unit: Unit) -> str:
+    """Return a function's first parameter; empty where it has none."""
+    given = unit.function.args if unit.function else None
+    named = [*given.posonlyargs, *given.args] if given else []
+    return named[0].arg if named else ""
 
 
 def _answers_tests(tree: Tree) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hasten.loader.proof import ambient, library
 from hasten.loader.proof.bindings import called, callee
 from hasten.loader.proof.nearness import FIGURES
-from hasten.loader.proof.scopes import BUILDING, heirs_of, scopes_of
-from hasten.loader.proof.script import is_special
+from hasten.loader.proof.scopes import BUILDING, scopes_of
+from hasten.loader.proof.script import heirs_of, is_special
 from hasten.loader.proof.source import first_line, is_user_class, is_user_file, text_of
 from hasten.loader.proof.stored_names import stored_by
 from hasten.loader.proof.verdict import MissingReason, ProofReason
