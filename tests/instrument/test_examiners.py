@@ -192,6 +192,15 @@ def test_a_convolution_is_run_in_both_layouts() -> None:
     assert speed_ratio(ConvolutionShape((1, 4, 8, 8), (4, 4, 3, 3), torch.float32, options)) > 0
 
 
+@pytest.mark.measures
+def test_one_channel_has_two_layouts_too() -> None:
+    options = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+    assert (
+        speed_ratio(ConvolutionShape((8, 1, 32, 300), (64, 1, 2, 300), torch.float32, options))
+        < 0.6
+    )
+
+
 def test_lines_are_told_what_their_operations_cost_but_not_in_the_backward_pass() -> None:
     from hasten.instrument.ledger import INDEX
     from hasten.records import Phase

@@ -39,3 +39,10 @@ def test_it_says_how_many_cpus_others_kept_busy(monkeypatch, found, others) -> N
 def test_it_says_whether_threads_shared_operations(monkeypatch, run_s, has_team) -> None:
     found = KERNEL | ({} if run_s is None else {"processors.team_run_s": run_s})
     assert examined(monkeypatch, found).has_team is has_team
+
+
+@pytest.mark.parametrize(("steps_ratio", "speed"), [(1.0, 0.5), (0.02, None), (-0.5, None)])
+def test_it_says_what_operations_show_to_cost_time(monkeypatch, steps_ratio, speed) -> None:
+    lost_s = [-steps_ratio * sample_profile().mean_step_s] * 3
+    slower = examined(monkeypatch, {"operations.layout_s": lost_s}).slower
+    assert slower == ({"channels_last": (True, pytest.approx(speed))} if speed else {})

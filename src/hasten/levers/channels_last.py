@@ -202,6 +202,7 @@ LEVER = Lever(
         "images = images.to(memory_format=torch.channels_last)\n"
         "# where the model calls .view on feature maps: .reshape"
     ),
+    saved_fact="operations.layout_s",
     settle_count=1,
     apply=apply,
     edit="models.channels_last",

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hasten import diagnose
 from hasten.diagnose.waits import read_rivals
 from hasten.errors import HastenError
-from hasten.lever import ScriptContext, cure_of
+from hasten.lever import ScriptContext, cure_of, discover
 from hasten.records import Diagnosis, HotLine, Place
 from hasten.search.costs import LOOK_LEAST_COUNT
-from hasten.session.pair_probes import probe_levers
+from hasten.session.pair_probes import CLEAR_RATIO, probe_levers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hasten.records import Finding, Machine, Plan, Profile, Step
+    from hasten.records import Finding, Machine, Plan, Profile, Setting, Step
     from hasten.trials.runner import TrialRunner
 
 _MOST_COUNT = 200
@@ -71,8 +72,19 @@ def examine(
         fault_s=_fault_s(found),
         others_ratio=None if rivals is None else rivals.others_ratio,
         has_team=traits.has_team,
-        slower=probed.slower,
+        slower=_costly(found, seen) | probed.slower,
     )
+
+
+def _costly(found: Mapping[str, Any], seen: Profile) -> dict[str, tuple[Setting, float]]:
+    """Return the levers that would lengthen steps by what operations took, see `saved_fact`."""
+    costly: dict[str, tuple[Setting, float]] = {}
+    for name, lever in discover().items():
+        if saved_s := found.get(lever.saved_fact):
+            ratio = 1.0 / (1.0 - fmean(saved_s) / seen.mean_step_s)
+            if 0.0 < ratio < CLEAR_RATIO:
+                costly[name] = True, ratio
+    return costly
 
 
 def _look(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LEAST_COUNT, _MOST_COUNT = 12, 60
 _BRIEF_COUNT, _BRIEF_S = 3, 6.0  # enough to see a clear loss, and a third of a race
-_CLEAR_RATIO, _PLAIN_RATIO = 0.95, 0.8  # of three pairs or more, of two
+CLEAR_RATIO, _PLAIN_RATIO = 0.95, 0.8  # of three pairs or more, of two
 _LEAST_SHARE_RATIO = 0.2
 _COMPUTE = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
 
@@ -110,6 +110,6 @@ def _few_pairs(
 def _are_slower(pairs: Sequence[Pair]) -> bool:
     """Return whether pairs show a clear loss: by their interval, or each of a few."""
     if len(pairs) >= _LEAST_COUNT:
-        return compare.settle(pairs).speedup.high_ratio < _CLEAR_RATIO
-    ratio = _CLEAR_RATIO if len(pairs) >= _BRIEF_COUNT else _PLAIN_RATIO
+        return compare.settle(pairs).speedup.high_ratio < CLEAR_RATIO
+    ratio = CLEAR_RATIO if len(pairs) >= _BRIEF_COUNT else _PLAIN_RATIO
     return len(pairs) > 1 and all(pair.baseline_s < ratio * pair.candidate_s for pair in pairs)
