@@ -252,7 +252,7 @@ class Lever(Generic[S]):
             other levers of a plan; empty where it would do something.
         probe: what the closer look tries of it by pairs of steps, None for nothing.
         saved_fact: the fact of the closer look that says how many seconds it would save in each
-            step, fewer than none where it would cost them; empty where nothing says so.
+            step, negative if it would cost time; empty where nothing says so.
         epsilon_ratio: for a PRECISION lever the distance of neighbouring numbers over their size:
             2^-8 in bfloat16, 2^-11 in float16 and TF32.
         settle_count: steps after a switch that are not counted.

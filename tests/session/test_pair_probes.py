@@ -91,6 +91,16 @@ def test_one_slow_pair_of_a_few_is_no_clear_loss() -> None:
     assert probe(runner, Plan(), profile(step_s=0.2)) == Probed()
 
 
+def test_pairs_that_show_no_loss_are_followed_by_enough_if_they_are_short() -> None:
+    runner = MadeBench()
+    found = probe(runner, Plan(), profile(step_s=0.06)).found
+    assert found["threads.mid_ratio"] == pytest.approx(2.01, abs=0.02)
+    assert runner.pair_count == 3 + 12
+    slow = MadeBench(fast_s=0.03)
+    assert not probe(slow, Plan(), profile(step_s=0.06)).found
+    assert slow.pair_count == 2
+
+
 def test_many_pairs_tell_a_clear_loss_too() -> None:
     probed = probe(MadeBench(fast_s=0.03), Plan(), profile())
     assert probed.slower == {"intra_op_threads": (1, pytest.approx(0.67, abs=0.01))}

@@ -84,8 +84,8 @@ class Diagnosis:
         others_ratio: CPUs that other processes kept busy of those that the loop may use, as an
             average number; None where that is unknown.
         has_team: whether threads beside the loop's own computed; None where that is unknown.
-        slower: for each lever with a setting that slowed the steps down, that setting and how many
-            times faster they were, below 1.
+        slower: for each lever with a setting that slowed the steps down, or would by what their
+            operations took, that setting and how many times faster they were, below 1.
     """
 
     findings: tuple[Finding, ...] = ()

@@ -109,10 +109,8 @@ def _untried(candidate: Candidate, strategy: SearchStrategy) -> tuple[str, Reaso
     why = _why_passed_over(candidate, strategy)
     if candidate.slower is not None and not why:
         slower, ratio = candidate.slower
-        return (
-            f"not tried: {times(ratio)} under {slower} in the closer look before the search",
-            None,
-        )
+        under = "" if slower is True else f" under {slower}"
+        return f"not tried: {times(ratio)}{under} in the closer look before the search", None
     why = why or "the search ended before its turn"
     limit = times(exp(candidate.limit_log()))
     could = "" if candidate.lever in strategy.bounded else f"; it could give at most {limit}"

@@ -81,9 +81,9 @@ def _costly(found: Mapping[str, Any], seen: Profile) -> dict[str, tuple[Setting,
     costly: dict[str, tuple[Setting, float]] = {}
     for name, lever in discover().items():
         if saved_s := found.get(lever.saved_fact):
-            ratio = 1.0 / (1.0 - fmean(saved_s) / seen.mean_step_s)
-            if 0.0 < ratio < CLEAR_RATIO:
-                costly[name] = True, ratio
+            longer_s = seen.mean_step_s - fmean(saved_s)
+            if seen.mean_step_s < CLEAR_RATIO * longer_s:
+                costly[name] = True, seen.mean_step_s / longer_s
     return costly
 
 

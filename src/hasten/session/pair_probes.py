@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _LEAST_COUNT, _MOST_COUNT = 12, 60
 _BRIEF_COUNT, _BRIEF_S = 3, 6.0  # enough to see a clear loss, and a third of a race
+_MEASURED_S = 3.0  # for a measurement, if no loss is seen
 CLEAR_RATIO, _PLAIN_RATIO = 0.95, 0.8  # of three pairs or more, of two
 _LEAST_SHARE_RATIO = 0.2
 _COMPUTE = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
@@ -44,9 +45,10 @@ def probe_levers(
 ) -> Probed:
     """Run pairs of steps as they are and under the probe of each lever that has one.
 
-    All pairs together take about so many seconds, or those of each probe up to six where that is
-    too short: a few do not measure a gain, but they show a clear loss, and save its race. There are
-    none where even that is too short, or the CPU does too little of the step.
+    All pairs together take about so many seconds. Where that is too short to measure a gain, a few
+    show a clear loss, and save its race; those of each probe take up to six seconds. Where they
+    show none, enough for a measurement follow if they take three. There are none where even a few
+    take too long, or the CPU does too little of the step.
     """
     seen = context.baseline
     if seen is None or seen.share_ratio(Phase.TRANSFER):
@@ -63,15 +65,11 @@ def probe_levers(
     cycle = runner.pace.repeat_count(plan)
     turns = (Turn(0, 1, cycle, True), Turn(1, 1, cycle, True))
     pair_s = 2 * (1 + cycle) * max(1e-6, seen.span_s) * max(1, len(probes))
-    pair_count = min(_MOST_COUNT, int(seconds / pair_s))
     probed = Probed()
     for name, fact, setting in probes:
         plans = plan, plan.with_lever(name, setting)
         try:
-            if pair_count >= _LEAST_COUNT:
-                pairs = runner.within(plans, pair_count, turns)
-            else:
-                pairs = _few_pairs(runner, plans, turns, pair_s=pair_s)
+            pairs = _pairs_of(runner, plans, turns, pair_s=pair_s, seconds=seconds)
         except HastenError:
             runner.children.clear()  # one has died, or is an answer behind
             return probed
@@ -86,6 +84,23 @@ def probe_levers(
                 f"{fact}.high_ratio": faster.high_ratio,
             }
     return probed
+
+
+def _pairs_of(
+    runner: TrialRunner,
+    plans: tuple[Plan, Plan],
+    turns: tuple[Turn, Turn],
+    *,
+    pair_s: float,
+    seconds: float,
+) -> Sequence[Pair]:
+    count = min(_MOST_COUNT, int(seconds / pair_s))
+    if count >= _LEAST_COUNT:
+        return runner.within(plans, count, turns)
+    pairs = _few_pairs(runner, plans, turns, pair_s=pair_s)
+    if pairs and not _are_slower(pairs) and _LEAST_COUNT * pair_s <= _MEASURED_S:
+        return runner.within(plans, _LEAST_COUNT, turns)
+    return pairs
 
 
 def _few_pairs(

@@ -118,6 +118,9 @@ WHOLE = {
     "a library's function in a package": LAYERS.format(called="getattr(nn.functional, self.act)"),
     "what an object of a library's is asked for": WRITER.format(given="*args")
     + "writer = Writer([])\ntrain(DataLoader(rows, 4), lambda batch: writer.append(batch))\n",
+    "a library's function beside an argument of its name": LAYERS.format(
+        called="getattr(F, self.act)"
+    ).replace("train(", "dict(F=F)\ntrain("),
     "what nothing is asked for": WRITER.format(given="rows")
     + "writer = Writer(None)\ntrain(DataLoader(rows, 4), lambda batch: writer.soften(1))\n",
     "what is none of the script's objects": KEEPER + KEPT,

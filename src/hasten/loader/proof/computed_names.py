@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections import defaultdict
 from itertools import chain
-from types import FunctionType, ModuleType
+from types import FunctionType, GenericAlias, ModuleType
 from typing import TYPE_CHECKING
 
 from hasten.loader.proof.bindings import called
@@ -25,6 +25,7 @@ ANY_NAME = "*"
 _SETTING = {
     "setattr", "__setattr__", "__dict__", "vars", "__setstate__", "add_module", "register_module",
 }  # fmt: skip
+_PASSING_ON = (*weakref.ProxyTypes, super, GenericAlias)
 _PLAIN_ASKING = "torch.nn.modules.module"
 """Its `__getattr__` gives parameters, buffers and submodules, no method of another object."""
 
@@ -57,7 +58,7 @@ def matching(patterns: Iterable[str], names: Iterable[str]) -> set[str]:
 
 
 class LibraryObjects:
-    """Knows which objects are a library's: a name asked of them is none of the script's functions.
+    """Tells which objects belong to a library: a name asked of them is no function of the script's.
 
     Whatever function of the script such an object has was given to it by name.
 
@@ -136,10 +137,12 @@ class LibraryObjects:
 def _is_librarys(owner: object, name: str) -> bool:
     """Return whether an attribute is, itself, an object of a library that asks no other object."""
     held = stored(owner, "__dict__")
+    if type(owner).__getattribute__ is not object.__getattribute__:
+        return False
     if not held or name not in held or any(name in vars(kind) for kind in type(owner).__mro__):
         return False
     kind = type(held[name])
-    if kind in weakref.ProxyTypes or is_user_class(kind):
+    if kind in _PASSING_ON or is_user_class(kind):
         return False
     if issubclass(kind, type):
         return not is_user_class(held[name])
@@ -170,7 +173,8 @@ def _imports_of(tree: Tree) -> dict[str, set[str]]:
             for one in node.names:
                 found[one.asname or one.name].add(f"{home}.{one.name}")
         elif not isinstance(node, ast.alias):
-            others |= {*stored_by(node), getattr(node, "arg", None), getattr(node, "name", None)}
+            others |= {*stored_by(node), getattr(node, "name", None)}
+            others |= {node.arg} if isinstance(node, ast.arg) else set()
     known = {} if "*" in found else found
     return {name: homes for name, homes in known.items() if name not in others}
 

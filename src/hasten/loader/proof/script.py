@@ -262,7 +262,7 @@ def _names(unit: Unit, libraries: LibraryObjects) -> Iterator[str]:
 def _own_object(unit: Unit) -> str:
     """Return the parameter that is a method's object; empty where there is none, or it varies."""
     first = _first_of(unit)
-    if not unit.owner or _decorators_of(unit) & {"staticmethod", "classmethod"}:
+    if not unit.owner or _decorators_of(unit):
         return ""
     return "" if any(first in stored_by(node) for node in _nodes_of(unit)) else first
 
@@ -327,7 +327,7 @@ def _handed_over(
     Imports under another name are called by that name. What is passed to `apply` is called at
     once and not kept; `scopes.py` follows its arguments. What `super` is given is looked into. A
     class's bases are called when the class is. What `isinstance` is given is only compared. No
-    variable is a method, but in the statements of a class. Whoever takes an attribute of a function
+    variable is a method, except in a class body. Whoever takes an attribute of a function
     or a class does not call it, unless a method of the class hands its class over.
     """
     found: dict[str, str] = {}
@@ -340,11 +340,7 @@ def _handed_over(
     is_reached |= any(_hands_class_over(unit, methods, plain) for unit in units)
     calling = {unit.name for unit in units if unit.owner and _is_decorated(unit)}
     calling |= classes if is_reached else set[str]()
-    parents = _parents(trees)
-    foreign = {
-        name: {unit.name for unit in units if unit.owner in {name} | ancestors_of({name}, parents)}
-        for name in classes - plain
-    }
+    foreign = _own_methods(classes - plain, units, _parents(trees))
     answers = any(_answers_tests(tree) for tree in trees)
     for tree in trees:
         harmless = _called_at_once(tree.nodes) | aliased | _variables(tree.nodes, bound)
@@ -358,6 +354,20 @@ def _handed_over(
             for name in filter(None, names):
                 found.setdefault(name, f"{tree.path}:{getattr(node, 'lineno', '?')}")
     return found
+
+
+def _own_methods(
+    classes: Iterable[str], units: Iterable[Unit], parents: Mapping[str, set[str]]
+) -> dict[str, set[str]]:
+    """Return the methods of some classes and of their parents that the script wrote."""
+    by_class: dict[str, set[str]] = {}
+    for unit in units:
+        by_class.setdefault(unit.owner, set()).add(unit.name)
+    families = {name: {name} | ancestors_of({name}, parents) for name in classes}
+    return {
+        name: set[str]().union(*(by_class.get(one, ()) for one in family))
+        for name, family in families.items()
+    }
 
 
 def _called_at_once(nodes: Sequence[ast.AST]) -> set[int]:
@@ -418,18 +428,15 @@ def _hands_class_over(unit: Unit, methods: Set[str], plain: Set[str]) -> bool:
     if first != "cls":  # by which `scopes.py` knows that its class is made
         return True
     nodes = _nodes_of(unit)
-    used = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    used = {id(node.func) for node in nodes if isinstance(node, ast.Call) and called(node) == "cls"}
     used |= {
         id(node.value) for node in nodes
         if isinstance(node, ast.Attribute)
         and (node.attr in methods or node.attr in ("__name__", "__qualname__")
              or (unit.owner in plain and not node.attr.startswith("__")))
     }  # fmt: skip
-    if unit.owner in plain:  # nor has its base class a method that makes it
-        used |= {id(node) for node in nodes if getattr(node, "id", "") == "super"}
-    else:
-        used -= {id(node) for node in nodes if getattr(node, "id", "") == "super"}
-    handing = ("cls", "super")
+    # A base class of a library may have methods that make the class.
+    handing = {"cls"} if unit.owner in plain else {"cls", "super"}
     return any(getattr(node, "id", "") in handing and id(node) not in used for node in nodes)
 
 
