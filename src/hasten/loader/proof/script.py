@@ -144,7 +144,7 @@ def code_of(
     methods = _methods_among(known)
     aliases = aliases_in([tree.nodes for tree in trees.values()], functions - methods)
     found = list(running)
-    handed_at = _handed_over(trees.values(), aliases.sources, known, plain)
+    handed_at = _handed_over(trees.values(), aliases.sources, known, plain, parents)
     handed = set(handed_at)
     mentioned = handed.union(_asked_for_attributes(trees.values()), *aliases.targets.values())
     mentioned |= {name for unit in running for name in _named_in(unit, libraries)}
@@ -320,7 +320,11 @@ def _attributes_of(tree: Tree) -> Iterator[str]:
 
 
 def _handed_over(
-    trees: Iterable[Tree], aliased: Set[int], units: Sequence[Unit], plain: Set[str]
+    trees: Collection[Tree],
+    aliased: Set[int],
+    units: Sequence[Unit],
+    plain: Set[str],
+    parents: Mapping[str, set[str]],
 ) -> dict[str, str]:
     """Return where names first appear other than as the callee of a call, as `file:line`.
 
@@ -331,7 +335,6 @@ def _handed_over(
     or a class does not call it, unless a method of the class hands its class over.
     """
     found: dict[str, str] = {}
-    trees = list(trees)
     methods = _methods_among(units)
     classes = {unit.owner for unit in units} - {""}
     others = {name for unit in units if not unit.owner for name in names_of(unit)}
@@ -340,7 +343,7 @@ def _handed_over(
     is_reached |= any(_hands_class_over(unit, methods, plain) for unit in units)
     calling = {unit.name for unit in units if unit.owner and _is_decorated(unit)}
     calling |= classes if is_reached else set[str]()
-    foreign = _own_methods(classes - plain, units, _parents(trees))
+    foreign = _own_methods(classes - plain, units, parents)
     answers = any(_answers_tests(tree) for tree in trees)
     for tree in trees:
         harmless = _called_at_once(tree.nodes) | aliased | _variables(tree.nodes, bound)
