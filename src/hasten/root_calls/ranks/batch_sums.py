@@ -6,6 +6,7 @@ nothing out: one batch does not show that shares cannot be joined.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.values import tensors_in
@@ -70,7 +71,11 @@ class _Sums:
 
 
 def _watching(follow: Callable[..., None]) -> Any:
-    """Return a context in which `follow` is told of every operation of torch."""
+    """Return a context in which `follow` is told of every operation of torch.
+
+    Torch keeps its compiler out of the handler that a mode is made with, and loads the compiler for
+    that: seconds, where the script has none.
+    """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -81,7 +86,10 @@ def _watching(follow: Callable[..., None]) -> Any:
         follow(name, (args, kw), result, draws=draws)
         return result
 
-    return type("SumMode", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
+    mode: Any = type("SumMode", (TorchDispatchMode,), {})
+    compiler = sys.modules.get("torch._dynamo")
+    mode.__torch_dispatch__ = dispatch if compiler is None else compiler.disable(dispatch)
+    return mode()
 
 
 def _tells_nothing(name: str, args: Any) -> bool:
