@@ -20,6 +20,7 @@ from hasten.after_import import after_import
 from hasten.lever import discover, lookup
 from hasten.protocol import Mode, Order
 from hasten.records import Plan, Scope
+from hasten.root_calls import late_compiler
 from hasten.trials import own_port, stack_dump, tracebacks
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ def prepare(text: str) -> None:
         for tracker in _TRACKERS:
             after_import(tracker, partial(_switch_off, tracker))
         _refuse_questions()
+    late_compiler.install()
     attach = {Mode.RUN: _run, Mode.TRIAL: _trial, Mode.VERIFY: _verify}
     after_import("torch", lambda: attach[order.mode](order))
 

@@ -6,7 +6,6 @@ nothing out: one batch does not show that shares cannot be joined.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from hasten.root_calls.values import tensors_in
@@ -71,11 +70,7 @@ class _Sums:
 
 
 def _watching(follow: Callable[..., None]) -> Any:
-    """Return a context in which `follow` is told of every operation of torch.
-
-    Torch keeps its compiler out of the handler that a mode is made with, and loads the compiler for
-    that: seconds, where the script has none.
-    """
+    """Return a context in which `follow` is told of every operation of torch."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -86,10 +81,7 @@ def _watching(follow: Callable[..., None]) -> Any:
         follow(name, (args, kw), result, draws=draws)
         return result
 
-    mode: Any = type("SumMode", (TorchDispatchMode,), {})
-    compiler = sys.modules.get("torch._dynamo")
-    mode.__torch_dispatch__ = dispatch if compiler is None else compiler.disable(dispatch)
-    return mode()
+    return type("SumMode", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
 
 
 def _tells_nothing(name: str, args: Any) -> bool:
