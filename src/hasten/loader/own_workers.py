@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hasten.loader.worker_plan import WorkerPlan, forks, worker_plan_of_workers
+from hasten.loader.worker_plan import WorkerPlan, forks
 from hasten.loader.workers.streams import Streams
 from hasten.loader.workers.tasks import Draws
 
@@ -70,7 +70,11 @@ class OwnWorkers:
     # ---- who fetches
 
     def worker_plan(self, loader: Any, count: int) -> WorkerPlan:
-        """Decide who fetches when `count` processes are requested."""
+        """Decide who fetches when `count` processes are requested.
+
+        Until it is proven, or the first batches have shown, that items leave the dataset alone,
+        each of the script's workers has a process of its own.
+        """
         own, items = int(loader.num_workers), self._items
         stays = loader.persistent_workers and count <= own
         if not (items.keeps and items.permit.is_pure) or stays:
@@ -79,8 +83,17 @@ class OwnWorkers:
         is_proven = is_plain and items.permit.draws is not None
         if is_proven:  # its workers need not be watched first
             items.draws = items.draws or items.permit.draws
-        without = (is_proven or self._whole) and not self._here_off
-        return worker_plan_of_workers(own, count, draws=items.draws, without=without)
+        if items.draws is None:
+            if count > own:
+                return WorkerPlan(count, Draws.NONE, own)
+            return WorkerPlan(own, Draws.STREAM, own, provisional=True)
+        if not count and (is_proven or self._whole) and not self._here_off:
+            return WorkerPlan(0, Draws.STREAM, own)
+        if not items.draws:
+            return WorkerPlan(max(1, count), Draws.NONE, own)
+        # Every process plays the same number of the script's workers.
+        fitting = max((n for n in range(1, own + 1) if own % n == 0 and n <= count), default=1)
+        return WorkerPlan(fitting, Draws.STREAM, own)
 
     def streams_here(
         self, loader: Any, *, key: int, seed: int, starts: dict[int, States]

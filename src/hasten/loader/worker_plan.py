@@ -48,33 +48,6 @@ class WorkerPlan:
 HERE = WorkerPlan(0, Draws.NONE, 0)
 
 
-def worker_plan_of_workers(
-    own: int, count: int, *, draws: bool | None, without: bool
-) -> WorkerPlan:
-    """Decide for a loader that has `own` workers in the script.
-
-    Until it is proven, or the first batches have shown, that items leave the dataset alone, each
-    of the script's workers has a process of its own.
-
-    Args:
-        own: the script's number.
-        count: the number that is wanted.
-        draws: whether the items draw random numbers; None while unknown.
-        without: the main process, which has the script's own copy, may make them.
-    """
-    if draws is None:
-        if count > own:
-            return WorkerPlan(count, Draws.NONE, own)
-        return WorkerPlan(own, Draws.STREAM, own, provisional=True)
-    if not count and without:
-        return WorkerPlan(0, Draws.STREAM, own)
-    if not draws:
-        return WorkerPlan(max(1, count), Draws.NONE, own)
-    # Every process plays the same number of the script's workers.
-    fitting = max((n for n in range(1, own + 1) if own % n == 0 and n <= count), default=1)
-    return WorkerPlan(fitting, Draws.STREAM, own)
-
-
 def stay(loader: Any) -> bool:
     """Return whether the script's own workers stay from pass to pass."""
     return bool(loader.persistent_workers and loader.num_workers > 0)

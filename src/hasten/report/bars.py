@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from rich.measure import Measurement
@@ -69,7 +70,8 @@ class Stack:
         edge, fills = ("|", ":=") if options.ascii_only else ("│", "░▒")
         room = round((options.max_width - 1) * min(1.0, total_s / (self.full_s or 1.0)))
         line = Text(edge, no_wrap=True)
-        widths = _share_out(room, [s for _, s in steps])
+        ends = [round(room * s / total_s) for s in accumulate(s for _, s in steps)]
+        widths = [end - begin for begin, end in pairwise([0, *ends])]
         drawn = 0
         for (phase, phase_s), width in zip(steps, widths, strict=True):
             if width < 2:
@@ -87,16 +89,3 @@ def _label(phase: Phase, share_ratio: float, width: int) -> str:
         if len(label) <= width:
             return label
     return ""
-
-
-def _share_out(cell_count: int, weights: list[float]) -> list[int]:
-    """Divide cells in proportion to weights so that they add up (largest remainder method)."""
-    total = sum(weights)
-    if not total:
-        return [0 for _ in weights]
-    exact = [cell_count * weight / total for weight in weights]
-    cells = [int(share) for share in exact]
-    order = sorted(range(len(exact)), key=lambda i: cells[i] - exact[i])
-    for i in order[: cell_count - sum(cells)]:
-        cells[i] += 1
-    return cells

@@ -195,29 +195,9 @@ class _Body:
         raise NotBatched(f"`{ast.unparse(node.func):.60}` is not known")
 
 
-def _constant(body: _Body, node: ast.Constant) -> Any:
-    return node.value
-
-
-def _attribute(body: _Body, node: ast.Attribute) -> Any:
-    return _member(body.value(node.value), node.attr)
-
-
-def _subscript(body: _Body, node: ast.Subscript) -> Any:
-    return indexed(body.value(node.value), body.value(node.slice))
-
-
 def _slice(body: _Body, node: ast.Slice) -> Any:
     ends = (node.lower, node.upper, node.step)
     return slice(*(None if end is None else body.value(end) for end in ends))
-
-
-def _tuple(body: _Body, node: ast.Tuple) -> Any:
-    return tuple(map(body.value, node.elts))
-
-
-def _list(body: _Body, node: ast.List) -> Any:
-    return [body.value(one) for one in node.elts]
 
 
 def _dict(body: _Body, node: ast.Dict) -> Any:
@@ -225,10 +205,6 @@ def _dict(body: _Body, node: ast.Dict) -> Any:
     if not all(type(key) is str for key in keys):
         raise NotBatched("its items are dicts with other keys than words")
     return dict(zip(keys, map(body.value, node.values), strict=True))
-
-
-def _binary(body: _Body, node: ast.BinOp) -> Any:
-    return computed(type(node.op), body.value(node.left), body.value(node.right))
 
 
 def _unary(body: _Body, node: ast.UnaryOp) -> Any:
@@ -275,16 +251,24 @@ def _contains(owner: Any, member: Any, node: ast.Compare) -> bool:
     return member in owner
 
 
-def _choice(body: _Body, node: ast.IfExp) -> Any:
-    return body.value(node.body if body.decides(node.test) else node.orelse)
-
-
 _EXPRESSIONS: dict[type[ast.expr], Callable[[_Body, Any], Any]] = {
-    ast.Constant: _constant, ast.Name: _Body.name, ast.Attribute: _attribute,
-    ast.Subscript: _subscript, ast.Slice: _slice, ast.Tuple: _tuple,
-    ast.List: _list, ast.Dict: _dict, ast.BinOp: _binary, ast.UnaryOp: _unary,
-    ast.BoolOp: _either, ast.Compare: _compare, ast.IfExp: _choice, ast.Call: _Body.call,
-}  # fmt: skip
+    ast.Constant: lambda body, node: node.value,
+    ast.Name: _Body.name,
+    ast.Attribute: lambda body, node: _member(body.value(node.value), node.attr),
+    ast.Subscript: lambda body, node: indexed(body.value(node.value), body.value(node.slice)),
+    ast.Slice: _slice,
+    ast.Tuple: lambda body, node: tuple(map(body.value, node.elts)),
+    ast.List: lambda body, node: [*map(body.value, node.elts)],
+    ast.Dict: _dict,
+    ast.BinOp: lambda body, node: computed(
+        type(node.op), body.value(node.left), body.value(node.right)
+    ),
+    ast.UnaryOp: _unary,
+    ast.BoolOp: _either,
+    ast.Compare: _compare,
+    ast.IfExp: lambda body, node: body.value(node.body if body.decides(node.test) else node.orelse),
+    ast.Call: _Body.call,
+}
 
 
 def _is_there(value: Any) -> bool:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_INTEGERS = {int}
 _METHODS = ("__getitem__", "__getitems__", "__len__", "__getattr__")
 _SEQUENCES = (list, tuple, range)
 
@@ -99,22 +98,13 @@ def positions_of(indices: Any) -> Any:
     """
     import torch
 
-    if type(indices) is not list:
-        return _positions_of_one(indices)
-    kinds = set(map(type, indices))
-    if kinds != _INTEGERS:
-        if not kinds:
-            raise IndexError("A batch without indices cannot be collated.")
-        if kinds == {torch.Tensor}:
-            return _positions_of_one(torch.stack(indices))
-        if not all(_is_integer(member) for member in kinds):
+    if type(indices) in _SEQUENCES and indices:
+        kinds = set(map(type, indices))
+        if all(map(_is_integer, kinds)):
+            return torch.frombuffer(array("q", indices), dtype=torch.int64)
+        if kinds != {torch.Tensor}:
             raise TypeError(f"Cannot take {kinds} for indices.")
-    return torch.frombuffer(array("q", indices), dtype=torch.int64)
-
-
-def _positions_of_one(indices: Any) -> Any:
-    if type(indices) in _SEQUENCES:
-        return positions_of(list(indices))
+        indices = torch.stack(list(indices))
     if not _plain(indices):
         raise TypeError(f"Cannot take a {type(indices).__name__} for indices.")
     if len(indices) == 0:

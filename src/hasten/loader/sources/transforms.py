@@ -102,16 +102,6 @@ def read(transform: Any, height: int, width: int, channel_count: int) -> Chain:
     return Chain(tuple(reading.steps), table, reading.height, reading.width)
 
 
-def _members(transform: Any) -> tuple[Any, ...] | None:
-    """Return what a chain consists of, None if it is not a chain."""
-    if type(transform).__name__ != "Compose":
-        return None
-    _kind(transform)
-    if type(transform.transforms) not in (list, tuple):
-        raise Refused(f"Compose holds its transforms in a {type(transform.transforms).__name__}")
-    return tuple(transform.transforms)
-
-
 class Settings:
     """The settings of a chain and of its transforms, kept to see whether they change.
 
@@ -143,10 +133,12 @@ def _nodes(transform: Any) -> list[Any]:
     Raises:
         Refused: one of them is unknown or was changed.
     """
-    inner = _members(transform)
-    if inner is None:
-        _kind(transform)
-    return [transform, *(node for member in inner or () for node in _nodes(member))]
+    _kind(transform)
+    if type(transform).__name__ != "Compose":
+        return [transform]
+    if type(transform.transforms) not in (list, tuple):
+        raise Refused(f"Compose holds its transforms in a {type(transform.transforms).__name__}")
+    return [transform, *(node for member in transform.transforms for node in _nodes(member))]
 
 
 def _copied(node: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hasten.records import Outcome
-from hasten.report import steps, text, wording
+from hasten.report import doctor, steps, text, wording
 from hasten.report.html import curves, races, sections
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _seen(found: Profiling | Tuning, profile: Profile, tuning: Tuning | None) ->
         "course": curves.course(diagnosis.steps),
         "outside": steps.outside(profile),
         "lines_title": steps.lines_title(profile),
-        "machine": sections.machine(found.machine),
+        "machine": list(doctor.rows(found.machine)),
         "caveats": found.machine.caveats,
     }
 

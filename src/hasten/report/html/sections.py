@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from hasten.records import Phase
-from hasten.report import doctor, pages, wording
+from hasten.report import pages, wording
 from hasten.report.bars import COLOURS
 from hasten.report.findings import fate
 from hasten.report.steps import bottleneck, rate, shown_step_s, speed
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hasten.records import (
         Diagnosis,
         Finding,
-        Machine,
         Place,
         Profile,
         Proof,
@@ -129,11 +128,6 @@ def maths(proof: Proof) -> dict[str, Any] | None:
         return None
     gates = [(wording.PASSED[gate.passed], gate.name, gate.message) for gate in proof.gates]
     return {"message": wording.maths(proof), "gates": gates}
-
-
-def machine(facts: Machine) -> list[tuple[str, str]]:
-    """Return what is known about the machine."""
-    return [(name, value) for name, value in doctor.rows(facts) if value]
 
 
 def code(sentence: str) -> Markup:
