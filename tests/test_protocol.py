@@ -16,7 +16,6 @@ from hasten.protocol import (
     Command,
     Mode,
     Order,
-    PlanOrder,
     ReadTraits,
     RecordingSpec,
     RunTurns,
@@ -92,7 +91,7 @@ def told(**traits):
 def example(kind):
     """Return a message of a kind, each field with a value that JSON keeps."""
     values = {
-        "plans": (PlanOrder(settings={"a": True, "b": 2}), PlanOrder(settings={})),
+        "plans": ({"a": True, "b": 2}, {}),
         "turns": (Turn(0, 1, 2, True), Turn(1, 0, 3, False)),
         "first_pass_s": (1.0, 0.5),
         "usage": {"cpu_s": 1.0},
@@ -150,7 +149,7 @@ def test_an_order_comes_out_as_it_went_in() -> None:
 
 def test_the_page_names_every_message_with_its_fields() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.read_text(), flags=re.MULTILINE))
-    kinds = [*get_args(Command), *get_args(Answer), PlanOrder, Order, RecordingSpec]
+    kinds = [*get_args(Command), *get_args(Answer), Order, RecordingSpec]
     told = {name: set(re.findall(r"`(\w+)`", content)) for name, content in rows.items()}
     assert told == {kind.__name__: {item.name for item in fields(kind)} for kind in kinds}
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hasten.lever import Training
-    from hasten.protocol import Answer, Command, PlanOrder
+    from hasten.protocol import Answer, Command
 
 
 _TRACKERS = {"wandb": ("", "init", "disabled"), "neptune": ("Run", "__init__", "debug")}
@@ -404,10 +404,7 @@ def _trial(order: Order) -> None:
     discover()  # a lever may come at any step; its file must be imported before
     applied = AppliedLevers(watch.live)
 
-    def switch(plan: PlanOrder) -> None:
-        applied.switch(plan.settings)
-
-    turns = StepScheduler(watch, switch, talk)
+    turns = StepScheduler(watch, applied.switch, talk)
     # Two children may start at once; if both compute, their spinning threads starve each other.
     watch.live.start.before = turns.wait_for_go
     turns.traits.about_data = engine.proofs.add

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hasten.records import Setting, Traits  # noqa: TC001  the same
 from hasten.records.codec import revive
 
-VERSION = 11
+VERSION = 12
 """Incremented with every change of a message, so that releases cannot misread each other."""
 
 
@@ -135,17 +135,10 @@ class Turn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOrder:
-    """A plan that turns may be about: the settings of its levers."""
-
-    settings: Mapping[str, Setting]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SetPlans:
-    """Set the plans that turns refer to, and switch to the first."""
+    """Set the plans that turns refer to, each the settings of its levers; switch to the first."""
 
-    plans: tuple[PlanOrder, ...]
+    plans: tuple[Mapping[str, Setting], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

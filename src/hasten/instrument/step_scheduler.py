@@ -13,10 +13,13 @@ from hasten.instrument.traits import TraitsReader
 from hasten.rank import own_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hasten.instrument.watch import Watch
-    from hasten.protocol import Answer, Command, PlanOrder, Turn
+    from hasten.protocol import Answer, Command, Turn
+    from hasten.records import Setting
+
+    Settings = Mapping[str, Setting]
 
 
 class StepScheduler:
@@ -29,14 +32,14 @@ class StepScheduler:
     """
 
     def __init__(
-        self, watch: Watch, switch: Callable[[PlanOrder], None], talk: Callable[[Answer], Command]
+        self, watch: Watch, switch: Callable[[Settings], None], talk: Callable[[Answer], Command]
     ) -> None:
         self.traits = TraitsReader(watch.fetches)
         watch.observers.append(self.traits)
         self._watch = watch
         self._switch = switch
         self._talk = talk
-        self._plans: tuple[PlanOrder, ...] = ()
+        self._plans: tuple[Settings, ...] = ()
         self._queue: list[Turn] = []
         self._done: list[list[list[int]]] = []
         self._late_rows: list[list[int] | None] | None = None

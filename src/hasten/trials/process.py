@@ -235,7 +235,7 @@ class Process:
             raise process_ancestry.outside()
 
     def output(self) -> str:
-        """Return what the command wrote: the first 64 KiB and the last 256 KiB."""
+        """Return the last 256 KiB of what the command wrote."""
         return self._output.text()
 
     def errors(self) -> str:

@@ -141,8 +141,8 @@ class TrialProcess:
     def switch(self, plans: Sequence[Plan]) -> None:
         """Tell the child which plans its turns refer to, and switch to the first."""
         self._code.go_over(*plans)
-        orders = tuple(protocol.PlanOrder(settings=dict(plan.settings)) for plan in plans)
-        self.ask(protocol.SetPlans(plans=orders), protocol.PlansSet, 60.0)
+        settings = tuple(dict(plan.settings) for plan in plans)
+        self.ask(protocol.SetPlans(plans=settings), protocol.PlansSet, 60.0)
 
     def turns(
         self, turns: Sequence[Turn], *, timeout_s: float
