@@ -30,12 +30,19 @@ def is_complete(name: str) -> bool:
 class AfterImport(importlib.abc.MetaPathFinder):
     """Call `then` right after the module `name` has been imported for the first time.
 
-    A module that is being imported already is found complete at a later import.
+    A module that is being imported already is found complete at a later import. `run` is given the
+    real loader and the module, and runs it; without it the loader does.
     """
 
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        then: Callable[[], None],
+        run: Callable[[Any, ModuleType], None] = lambda loader, module: loader.exec_module(module),
+    ) -> None:
         self._name = name
         self._then = then
+        self._run = run
         self._looking = False
 
     def stay_away(self) -> None:
@@ -63,7 +70,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         finally:
             self._looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Following(spec.loader, self._follow)
+            spec.loader = _Following(spec.loader, self._run, self._follow)
         return spec
 
     def _follow(self) -> None:
@@ -73,10 +80,13 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 class _Following(importlib.abc.Loader):
-    """A loader that delegates to the real one and calls `then` after it."""
+    """A loader that delegates to the real one, or to `run`, and calls `then` after it."""
 
-    def __init__(self, loader: Any, then: Callable[[], None]) -> None:
+    def __init__(
+        self, loader: Any, run: Callable[[Any, ModuleType], None], then: Callable[[], None]
+    ) -> None:
         self._loader = loader
+        self._run = run
         self._then = then
 
     def __getattr__(self, name: str) -> Any:
@@ -88,9 +98,9 @@ class _Following(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module as the real loader does, then call `then`."""
+        """Run the module, then call `then`."""
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        self._run(self._loader, module)
         self._then()

@@ -26,7 +26,7 @@ for step in range(10_000):
     optimizer.zero_grad()
     model(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()
-import json, sys
+import json
 seen = torch._dynamo.utils.counters
 print(json.dumps({"aot": seen["aot_autograd"], "inductor": seen["inductor"]}))
 """

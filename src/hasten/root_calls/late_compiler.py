@@ -8,8 +8,6 @@ without what it holds. Whoever asks for anything in it loads it, and from then o
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
 import sys
 from functools import wraps
 from threading import RLock
@@ -17,11 +15,10 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from hasten.after_import import after_import
+from hasten.after_import import AfterImport, after_import
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Callable
 
 _COMPILER, _DECORATING = "torch._dynamo", "torch._compile"
 _OPTIMIZERS, _BREAK = "torch.optim.optimizer", "graph_break"
@@ -38,13 +35,19 @@ def install() -> None:
     """Let the compiler wait; called once, before the script."""
     if _COMPILER not in sys.modules:
         after_import(_DECORATING, _leave_alone)
-        sys.meta_path.insert(0, _CompilerFinder())
+        sys.meta_path.insert(0, AfterImport(_COMPILER, lambda: None, run=_wait))
 
 
 def is_loaded() -> bool:
     """Return whether torch's compiler is loaded, so that something may be compiled."""
     module = sys.modules.get(_COMPILER)
     return module is not None and not isinstance(module, _WaitingCompiler)
+
+
+def _wait(loader: Any, module: ModuleType) -> None:
+    """Take the path from the module, so that an import of one beneath it asks, too."""
+    del module.__path__
+    module.__class__ = _WaitingCompiler
 
 
 def _leave_alone() -> None:
@@ -65,50 +68,6 @@ def _leave_alone() -> None:
 
 def _nothing(*_: Any, **__: Any) -> None:
     """Break no graph: none is being made."""
-
-
-class _CompilerFinder(importlib.abc.MetaPathFinder):
-    """Finds the compiler as usual, and lets it wait."""
-
-    def __init__(self) -> None:
-        self._looking = False
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find the module, whose loader is wrapped; the finder stays until it is imported."""
-        if self._looking or name != _COMPILER or name in sys.modules:
-            return None
-        self._looking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._looking = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _CompilerLoader(spec.loader)
-        return spec
-
-
-class _CompilerLoader(importlib.abc.Loader):
-    """Makes the module, and leaves it to the first who asks to run it."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Create the module as the real loader does."""
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Take the path from the module, so that an import of one beneath it asks, too."""
-        spec: Any = module.__spec__
-        spec.loader = module.__loader__ = self._loader
-        del module.__path__
-        module.__class__ = _WaitingCompiler
 
 
 class _WaitingCompiler(ModuleType):

@@ -81,7 +81,7 @@ class Packed:
         builder = _Builder(self._view, self._at, lends=True)
         try:
             lent = builder.build(self._skeleton)
-        except Unpackable:
+        except _NotLent:
             return None, self.build
         return lent, self.build if builder.has_arrays else partial(copied, lent)
 
@@ -283,7 +283,7 @@ class _Builder:
         if not self._lends:
             return torch.empty_strided(shape, stride, dtype=dtype, device="cpu").copy_(packed)
         if not packed.stride() == packed.clone().stride() == stride:  # gaps; an axis of one
-            raise Unpackable
+            raise _NotLent
         return packed
 
     def _array(self, dtype: str, shape: Any, order: Any, flags: Any, length: int) -> Any:
@@ -307,12 +307,16 @@ class _Builder:
 
     def _image(self, mode: str, size: Any, info: Any, length: int) -> Any:
         if self._lends:
-            raise Unpackable
+            raise _NotLent
         start = self._next(length)
         module = sys.modules["PIL.Image"]
         image = module.frombytes(mode, size, self._packed[start : start + length])
         image.info = self.build(info)
         return image
+
+
+class _NotLent(Exception):
+    """A part of a value is not in the packed bytes as it would be in memory of its own."""
 
 
 def copied(value: Any) -> Any:
