@@ -59,10 +59,13 @@ def begin(tmp_path, monkeypatch):
 def record(tmp_path):
     """Record two steps of a script, and return what was recorded."""
 
-    def run(script: str, *, patience_s: float = 60.0, deadline: Deadline = NEVER) -> Recorded:
+    def run(
+        script: str, *, python: str = sys.executable, patience_s: float = 60.0,
+        deadline: Deadline = NEVER,
+    ) -> Recorded:  # fmt: skip
         (tmp_path / "train.py").write_text(script)
         workload = Workload(
-            entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=sys.executable
+            entry=Entry.SCRIPT, argv=("train.py",), cwd=str(tmp_path), python=python
         )
         take = RecordingSpec(step_count=2, forced_count=0)
         with CompiledCode() as code, recorded(
@@ -135,9 +138,12 @@ for batch in torch.utils.data.DataLoader(rows, batch_size=2, collate_fn=collate)
 """
 
 
-def test_batches_that_are_objects_are_looked_into(record) -> None:
-    first, second = record(OBJECTS), record(OBJECTS.replace("12.0)", "12.0).flip(0)"))
-    assert first.batches == record(OBJECTS).batches
+def test_batches_that_are_objects_are_looked_into(record, child_python) -> None:
+    first, again, second = (
+        record(OBJECTS.replace("12.0)", end), python=child_python)
+        for end in ("12.0)", "12.0)", "12.0).flip(0)")
+    )
+    assert first.batches == again.batches
     assert not set(first.batches) & set(second.batches)
     assert len(set(first.batches)) == 2
     assert [part[0] for part in first.outlines[0]] == ["torch.float32 (2, 2)"]
