@@ -57,14 +57,10 @@ def apart(ask):
         return json.load(stream)
 
 def ran(text):
-    try:
-        exec(text, {})
-        said = ""
-    except ImportError as error:
-        said = str(error)
+    exec(text, {})
     module = sys.modules["torch._dynamo"]
     alone = torch.optim.Optimizer.zero_grad.__wrapped__
-    return [said, is_loaded(), type(module).__name__, sorted(vars(module)), bool(vars(alone))]
+    return [is_loaded(), type(module).__name__, sorted(vars(module)), bool(vars(alone))]
 
 def in_threads():
     found = []
@@ -89,10 +85,31 @@ def broken():
     del sys.modules["sympy"]
     return said, "torch._dynamo" in sys.modules
 
-ways = ["import torch._dynamo.nothing", "import torch; torch._dynamo.graph_break()",
+def changed():
+    torch._dynamo.disable = torch._dynamo.of_the_script = "of the script"
+    return torch._dynamo.disable, torch._dynamo.of_the_script, callable(torch._dynamo.optimize)
+
+def parts(text):
+    # the parts of the compiler that an import gives, and those that the compiler uses
+    space = {}
+    exec(text, space)
+    from torch._dynamo import convert_frame
+    compiled = torch.compile(net, backend="eager")
+    used = {"config": convert_frame.config, "OptimizedModule": type(compiled),
+            "registry": torch._dynamo.backends.registry}
+    (name, value), = ((name, value) for name, value in space.items() if name in used)
+    spec = getattr(value, "__spec__", None) or sys.modules[value.__module__].__spec__
+    return value is used[name], os.path.isfile(spec.origin)
+
+ways = ["import torch._dynamo", "import torch; torch._dynamo.graph_break()",
         "import inspect, torch; inspect.getmodule(torch.optim.Adam)"]
+imports = ["import torch._dynamo.config as config",
+           "import torch._dynamo.backends.registry as registry",
+           "from torch._dynamo.eval_frame import OptimizedModule",
+           "import torch; assert 'optimize' in dir(torch._dynamo); config = torch._dynamo.config"]
 told = [apart(lambda: ran(way)) for way in ways]
-print(json.dumps([*told, apart(in_threads), apart(broken)]))
+same = [apart(lambda: parts(text)) for text in imports]
+print(json.dumps([told, same, apart(changed), apart(in_threads), apart(broken)]))
 """
 COMPILED = """
 compiled = torch.compile(step, backend="eager")
@@ -118,18 +135,30 @@ def told(text, word, python=sys.executable):
 def test_whoever_asks_for_something_of_the_compiler_has_all_of_it() -> None:
     import torch._dynamo
 
-    (beneath, within, look, threads, broken), said = told(ASKED, "late")
+    (ways, same, changed, threads, broken), said = told(ASKED, "late")
     assert not said
-    for seen, error in ((beneath, "No module named 'torch._dynamo.nothing'"), (within, "")):
-        assert seen[:3] == [error, True, "module"]
+    *loading, look = ways
+    for is_there, kind, names, left_alone in loading:
+        assert (is_there, kind) == (True, "module")
         assert (
-            {"config", "disable", "graph_break", "__path__"} <= {*seen[3]} <= {*vars(torch._dynamo)}
+            {"config", "disable", "graph_break", "__path__"} <= {*names} <= {*vars(torch._dynamo)}
         )
-        assert seen[4] is False, "what was left alone is torch's again"
-    assert look[:3] == ["", False, "_WaitingCompiler"]
-    assert look[4] is True
+        assert not left_alone, "it is torch's again"
+    assert (look[:2], look[3]) == ([False, "_WaitingCompiler"], True)
+    assert same == [[True, True]] * 4, "nothing of the compiler is there twice"
+    assert changed == ["of the script", "of the script", True]
     assert threads == [True] * 4
     assert broken == [["import of sympy halted; None in sys.modules"] * 2, False]
+
+
+@pytest.mark.child
+def test_a_script_that_imports_the_compiler_before_it_trains_has_it_at_once() -> None:
+    text = "\nassert 'sympy' in sys.modules\nprint(json.dumps(0))"
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINS.replace("import torch\n", "import torch._dynamo\n") + text,
+         "late"], capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
 @pytest.mark.child

@@ -350,6 +350,17 @@ def test_a_published_figure_has_no_cold_step_where_it_would_show(step_s, raced, 
         assert own.pace.shape(Plan(), other, apart=True).skip_counts == (published, published)
 
 
+def test_a_plan_that_is_many_times_quicker_is_cold_for_more_steps() -> None:
+    quick = Plan().with_lever("malloc_retention", True)
+    script = FakeScript(cost=lambda plan: 0.002 if plan == quick else 0.024)
+    with runner(script) as own:
+        own.steps(Plan(), 4)
+        assert own.pace.shape(Plan(), quick, apart=True).skip_counts == (1, 1), "nobody knows yet"
+        own.pairs(Plan(), quick, [True, False], apart=True)
+        assert own.pace.shape(Plan(), quick, apart=True).skip_counts == (1, 3)
+        assert own.pace.shape(Plan(), quick).skip_counts == (0, 3)
+
+
 def test_page_faults_are_counted_for_each_launch_of_a_plan() -> None:
     script = computing(faults=lambda launch: 100.0 * launch)
     with runner(script) as own:

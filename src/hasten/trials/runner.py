@@ -55,7 +55,11 @@ class TrialRunner:
         self.starts, self.rhythm = StartCosts(), ScriptRhythm()
         self.statistics = PlanStatistics()
         self.pace = ScriptPace(
-            self.starts, self.rhythm, patience_s=patience_s, available_bytes=available_bytes
+            self.starts,
+            self.rhythm,
+            self.statistics,
+            patience_s=patience_s,
+            available_bytes=available_bytes,
         )
         launch = partial(make_trial, workload, isolation=isolation, patience_s=patience_s)
         self.children = Children(launch, self.pace)

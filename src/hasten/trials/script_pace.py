@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hasten.records import Step
-    from hasten.trials.plan_statistics import ScriptRhythm, StartCosts
+    from hasten.trials.plan_statistics import PlanStatistics, ScriptRhythm, StartCosts
 
 _WARM_COUNT = 3
 _TIMEOUT_FACTOR = 20.0
@@ -47,8 +47,8 @@ class ScriptPace:
     """
 
     def __init__(
-        self, starts: StartCosts, rhythm: ScriptRhythm, *, patience_s: float,
-        available_bytes: int | None,
+        self, starts: StartCosts, rhythm: ScriptRhythm, statistics: PlanStatistics, *,
+        patience_s: float, available_bytes: int | None,
     ) -> None:  # fmt: skip
         self.step_s = 0.0
         self.cycle_count = 1
@@ -56,6 +56,7 @@ class ScriptPace:
         self.single_process = False
         self._starts = starts
         self._rhythm = rhythm
+        self._statistics = statistics
         self._patience_s = patience_s
         self._available_bytes = available_bytes
 
@@ -119,21 +120,23 @@ class ScriptPace:
                 return shape
         if self._rhythm.short_pass_count and adds_workers(baseline, candidate):
             period_count = self._rhythm.short_pass_count  # they may begin a pass with a pause
-        least_count, warm_count = self._least_counts(apart=apart)
-        block = max(1, min(whole(max(least_count, cycle), period_count), self._left_count()))
-        skips = [max(warm_count, steps_ahead(cycle_count, plan)) for plan in (baseline, candidate)]
-        return BlockShape(relay=True, skip_counts=(skips[0], skips[1]), block_count=block)
-
-    def _least_counts(self, *, apart: bool) -> tuple[int, int]:
-        """Return the least steps of a turn in a relay, and how many of them a child is cold."""
-        if not self.step_s:
-            return 1, 0
         # With only one child at a time, a turn must be worth a launch.
         least_s = _LONE_BLOCK_S if self.single_process else _LEAST_BLOCK_S
+        least_count = 1 + int(least_s / self.step_s) if self.step_s else 1
+        block = max(1, min(whole(max(least_count, cycle), period_count), self._left_count()))
+        skips = [
+            max(self._cold_count(plan, apart=apart), steps_ahead(cycle_count, plan))
+            for plan in (baseline, candidate)
+        ]
+        return BlockShape(relay=True, skip_counts=(skips[0], skips[1]), block_count=block)
+
+    def _cold_count(self, plan: Plan, *, apart: bool) -> int:
+        """Return for how many steps of a turn in a relay a child is cold."""
+        step_s = self._statistics.step_s(plan) or self.step_s
         # A race that only chooses may take its single step cold, a published figure may not. A
         # child that was just launched has trained and was never stopped.
-        is_long = self.single_process or self.step_s > (_LONG_S if apart else least_s)
-        return 1 + int(least_s / self.step_s), 0 if is_long else ceil(_COLD_S / self.step_s)
+        is_long = self.single_process or step_s > (_LONG_S if apart else _LEAST_BLOCK_S)
+        return ceil(_COLD_S / step_s) if step_s and not is_long else 0
 
     def pair_s(self, baseline: Plan, candidate: Plan, *, apart: bool = False) -> float:
         """Return about how long a pair takes, with the launches that a short life costs."""
