@@ -1,7 +1,7 @@
 """What is published is the gain of the training: its first pass, its pauses and its length."""
 
-import re
 import importlib.util
+import re
 from dataclasses import replace
 from itertools import count
 from math import log
