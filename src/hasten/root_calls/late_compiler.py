@@ -72,7 +72,8 @@ def _run_or_wait(loader: Any, module: ModuleType) -> None:
     if _importer(sys._getframe(1)) != _OPTIMIZERS:
         _run(loader, module)
         return
-    # Without these, whoever imports it or what is beneath it asks, too.
+    # Without these, whoever imports it or what is beneath it asks, too: for the path alone where
+    # Python is an early 3.11.
     vars(module)[_WAITING] = vars(module).pop("__spec__")
     del module.__path__
     module.__class__ = _WaitingCompiler
