@@ -1,5 +1,6 @@
 """What the look at the making of batches makes of stacks, items and starts."""
 
+import importlib
 import json
 import os
 import sys
@@ -76,6 +77,15 @@ def test_frames_are_sorted_by_their_module(module, kind) -> None:
     exec(code, library.__dict__)
     frame = library.read()
     assert ItemProfile(object()).classify(frame)[0] == kind
+
+
+def test_code_in_a_file_named_like_a_library_is_the_users(monkeypatch, tmp_path) -> None:
+    path = tmp_path / "tables.py"
+    path.write_text("import sys\ndef read():\n    return sum(range(3)) and sys._getframe()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    frame = importlib.import_module("tables").read()
+    monkeypatch.setitem(sys.modules, "tables", sys.modules.pop("tables"))
+    assert ItemProfile(object()).classify(frame) == ("own", (str(path), 3))
 
 
 def test_a_line_that_only_looks_up_computes_nothing() -> None:

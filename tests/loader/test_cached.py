@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib
 import itertools
 import os
 import pickle
@@ -431,6 +432,25 @@ def test_readers_that_no_hook_sees_are_refused(monkeypatch) -> None:
     monkeypatch.setitem(globals(), "h5py", reader)
     dataset = whole(eval("lambda self, index: h5py.File(index)", globals()))
     assert "h5py may read files" in Cache(BUDGET).offer(DataLoader(dataset))
+
+
+def test_a_file_of_the_script_may_be_named_like_a_library_that_reads(monkeypatch, tmp_path) -> None:
+    (tmp_path / "datasets.py").write_text(
+        "import torch\n"
+        "def made(index):\n    return torch.ones(1 << 16) * index\n"
+        "class Rows(torch.utils.data.Dataset):\n"
+        "    datasets = h5py = None\n"
+        "    def __len__(self):\n        return 24\n"
+        "    def __getitem__(self, index):\n"
+        "        import datasets\n"
+        "        return datasets.made(index) if self.datasets is self.h5py else None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rows = importlib.import_module("datasets").Rows()
+    monkeypatch.setitem(sys.modules, "datasets", sys.modules.pop("datasets"))
+    assert not isinstance(Cache(BUDGET).offer(DataLoader(rows)), str)
+    del sys.modules["datasets"]
+    assert "datasets may read files" in Cache(BUDGET).offer(DataLoader(rows)), "another may come"
 
 
 def test_rows_of_a_table_of_pandas_are_kept_and_its_readers_are_refused() -> None:

@@ -47,6 +47,9 @@ def _within(name: str, known: frozenset[str]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _kind_of_name(name: str) -> str:
+    path = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
+    if path and is_own_file(path):
+        return ""  # a script may have a `datasets.py`
     if _within(name, _STORES):
         return "store"
     if _within(name, _DECODERS) or (name.startswith("PIL.") and name.endswith("ImagePlugin")):

@@ -19,6 +19,7 @@ _FILLED = {*_CONTAINERS, OrderedDict}
 _PLAIN = (int, float, str, bytes, bool, type(None))
 _DYNAMIC = {"getattr", "vars", "__dict__"}
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_IMPORT = {"IMPORT_NAME", "IMPORT_FROM"}
 _KNOWN_COUNT = 4096
 _Names = frozenset[str] | None
 _NAMES: WeakKeyDictionary[type, dict[CodeType, _Names]] = WeakKeyDictionary()
@@ -140,6 +141,14 @@ def globals_in(code: CodeType) -> frozenset[str]:
     names = {one.argval for one in get_instructions(code) if one.opname in _GLOBAL}
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return frozenset(names).union(*map(globals_in, inner))
+
+
+@lru_cache(maxsize=_KNOWN_COUNT)
+def imports_in(code: CodeType) -> frozenset[str]:
+    """Return which of `names_in` are imported by the code itself."""
+    names = {one.argval for one in get_instructions(code) if one.opname in _IMPORT}
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(names).union(*map(imports_in, inner))
 
 
 def is_opaque(kind: type) -> bool:

@@ -13,8 +13,9 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from hasten.loader.cache import readers
-from hasten.loader.fingerprint import globals_in, names_in
+from hasten.loader.fingerprint import globals_in, imports_in, names_in
 from hasten.loader.proof.kinds import format_of, is_arrow_table, is_tokenizer
+from hasten.loader.proof.source import is_user_file, stored
 
 _DEEPEST = 5
 _MOST_MEMBERS = 64
@@ -200,12 +201,13 @@ class PurityAnalysis:
             except ValueError:  # not filled yet
                 continue
         names, own = names_in(function.__code__), globals_in(function.__code__)
+        imported = imports_in(function.__code__)
         self._names |= names
         modules = [space[name] for name in own if isinstance(space.get(name), ModuleType)]
         modules = [module for module in modules if not readers.library_of(module)]
         for name in names:
             found = space.get(name, getattr(builtins, name, None)) if name in own else None
-            self._judge_name(name, found, names)
+            self._judge_name(name, found, names, is_taken=name in own or name in imported)
             is_set = name in own and name in space
             if is_set and not isinstance(found, (ModuleType, FunctionType, type)):
                 self.globals.append((space, name))
@@ -217,15 +219,17 @@ class PurityAnalysis:
             below += [vars(module)[name] for module in modules if name in vars(module)]
         return below
 
-    def _judge_name(self, name: str, found: Any, names: set[str]) -> None:
-        root = name if found is None else _root(found)
+    def _judge_name(self, name: str, found: Any, names: set[str], *, is_taken: bool) -> None:
+        root = _library(name) if found is None else _root(found)
         if name in _TELLING:
             self._suspect(f"its code names {name}: a sample may depend on {_TELLING[name]}")
         elif root == "datetime" and not names & _TIMELY:
             return
         elif root in _CLOCKS:
             self._suspect(f"its code names {name}: a sample may depend on {_CLOCKS[root]}")
-        elif root in _UNSEEN_READERS or (found is None and name in readers.LIBRARIES):
+        elif found is None and not is_taken and name not in sys.modules:
+            return  # an attribute that is no such module: a dataset may hold `datasets`
+        elif root in _UNSEEN_READERS or (found is None and root in readers.LIBRARIES):
             self._suspect(f"{root} may read files in a way that cannot be seen")
 
 
@@ -243,7 +247,17 @@ def _function(member: Any) -> FunctionType | None:
 
 
 def _root(value: Any) -> str:
-    return readers.home_of(value).partition(".")[0]
+    return _library(readers.home_of(value))
+
+
+def _library(name: str) -> str:
+    """Return the library that a module is of; empty where it is a file of the user's.
+
+    Scripts have files such as `datasets.py` and `tables.py`.
+    """
+    root = name.partition(".")[0]
+    path = stored(sys.modules.get(root), "__file__")
+    return "" if path and is_user_file(path) else root
 
 
 def is_of_frames(kind: type) -> bool:
