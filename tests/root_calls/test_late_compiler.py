@@ -1,13 +1,17 @@
 """Torch's compiler comes when something of it is wanted, and then as it always is."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import hasten
+
 TRAINS = """
-import contextlib, json, os, sys, threading
+import json, sys
 if sys.argv[1] == "late":
     from hasten.root_calls import late_compiler
     late_compiler.install()
@@ -39,40 +43,9 @@ made[0].load_state_dict(made[0].state_dict())
 ASKED = """
 from hasten.root_calls.late_compiler import is_loaded
 assert not is_loaded() and "sympy" not in sys.modules
-
-def apart(ask):
-    # what a fork of this process says
-    sys.stdout.flush()
-    reading, writing = os.pipe()
-    if not os.fork():
-        try:
-            said = ask()
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(writing, json.dumps(said).encode())
-        os._exit(0)
-    os.close(writing)
-    os.wait()
-    with os.fdopen(reading) as stream:
-        return json.load(stream)
-
-def ran(text):
-    with contextlib.suppress(ImportError):
-        exec(text, {})
-    module = sys.modules["torch._dynamo"]
-    alone = torch.optim.Optimizer.zero_grad.__wrapped__
-    return [is_loaded(), type(module).__name__, sorted(vars(module)), bool(vars(alone))]
-
-def in_threads():
-    found = []
-    def ask():
-        found.append(torch._dynamo.optimize is not None)
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+import inspect
+inspect.getmodule(torch.optim.Adam)
+assert not is_loaded()
 
 def broken():
     sys.modules["sympy"] = None
@@ -86,33 +59,11 @@ def broken():
     del sys.modules["sympy"]
     return said, "torch._dynamo" in sys.modules
 
-def changed():
-    torch._dynamo.disable = torch._dynamo.of_the_script = "of the script"
-    is_there = callable(torch._dynamo.optimize)
-    return is_there, torch._dynamo.disable, torch._dynamo.of_the_script
-
-def parts(text):
-    # the parts of the compiler that an import gives, and those that the compiler uses
-    space = {}
-    exec(text, space)
-    from torch._dynamo import convert_frame
-    compiled = torch.compile(net, backend="eager")
-    used = {"config": convert_frame.config, "OptimizedModule": type(compiled),
-            "registry": torch._dynamo.backends.registry}
-    (name, value), = ((name, value) for name, value in space.items() if name in used)
-    spec = getattr(value, "__spec__", None) or sys.modules[value.__module__].__spec__
-    return value is used[name], os.path.isfile(spec.origin)
-
-ways = ["import torch._dynamo", "import torch._dynamo.nothing",
-        "import torch; torch._dynamo.graph_break()",
-        "import inspect, torch; inspect.getmodule(torch.optim.Adam)"]
-imports = ["import torch._dynamo.config as config",
-           "import torch._dynamo.backends.registry as registry",
-           "from torch._dynamo.eval_frame import OptimizedModule",
-           "import torch; assert 'optimize' in dir(torch._dynamo); config = torch._dynamo.config"]
-told = [apart(lambda: ran(way)) for way in ways]
-same = [apart(lambda: parts(text)) for text in imports]
-print(json.dumps([told, same, apart(changed), apart(in_threads), apart(broken)]))
+said = broken()
+from torch._dynamo.eval_frame import OptimizedModule
+names = sorted(vars(torch._dynamo))
+assert is_loaded() and isinstance(torch.compile(net, backend="eager"), OptimizedModule)
+print(json.dumps([said, names]))
 """
 COMPILED = """
 compiled = torch.compile(step, backend="eager")
@@ -135,33 +86,140 @@ def told(text, word, python=sys.executable):
 
 
 @pytest.mark.child
-def test_whoever_asks_for_something_of_the_compiler_has_all_of_it() -> None:
+def test_the_compiler_comes_whole_where_something_of_it_is_wanted() -> None:
     import torch._dynamo
 
-    (ways, same, changed, threads, broken), said = told(ASKED, "late")
+    (broken, names), said = told(ASKED, "late")
     assert not said
-    *loading, look = ways
-    for is_there, kind, names, left_alone in loading:
-        assert (is_there, kind) == (True, "module")
-        assert (
-            {"config", "disable", "graph_break", "__path__"} <= {*names} <= {*vars(torch._dynamo)}
-        )
-        assert not left_alone, "it is torch's again"
-    assert (look[:2], look[3]) == ([False, "_WaitingCompiler"], True)
-    assert same == [[True, True]] * 4, "nothing of the compiler is there twice"
-    assert changed == [True, "of the script", "of the script"]
-    assert threads == [True] * 4
     assert broken == [["import of sympy halted; None in sys.modules"] * 2, False]
+    assert {"config", "disable", "graph_break", "__path__"} <= {*names} <= {*vars(torch._dynamo)}
 
 
-@pytest.mark.child
-def test_a_script_that_imports_the_compiler_before_it_trains_has_it_at_once() -> None:
-    text = "\nassert 'sympy' in sys.modules\nprint(json.dumps(0))"
-    done = subprocess.run(
-        [sys.executable, "-c", TRAINS.replace("import torch\n", "import torch._dynamo\n") + text,
-         "late"], capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+FILES = {
+    "__init__": "from torch import optim",
+    "_compile": """
+import functools
+def _disable_dynamo(fn=None, recursive=True):
+    @functools.wraps(fn)
+    def inner():
+        called = getattr(fn, "__dynamo_disable", None)
+        if called is None:
+            import torch._dynamo
+            called = fn.__dynamo_disable = torch._dynamo.disable(fn)
+        return called()
+    return inner
+""",
+    "optim/__init__": "from torch.optim import optimizer",
+    "optim/optimizer": """
+from torch._compile import _disable_dynamo
+def step():
+    import torch._dynamo
+    torch._dynamo.graph_break()
+    return zero()
+@_disable_dynamo
+def zero():
+    pass
+""",
+    "_dynamo/__init__": """
+import time
+print("whole")
+from . import config, user
+time.sleep(0.1)
+from .user import disable, graph_break
+""",
+    "_dynamo/config": 'print("config")',
+    "_dynamo/user": """
+print("user")
+from . import config
+def disable(fn):
+    return lambda: fn()
+def graph_break():
+    pass
+""",
+    "_dynamo/backends/__init__": "",
+    "_dynamo/backends/registry": 'print("registry")',
+}
+"""A torch that says which of its parts run."""
+USES = """
+import sys, threading
+from hasten.root_calls import late_compiler
+late_compiler.install()
+{before}
+from torch.optim import optimizer
+optimizer.step()
+assert {before!r} or not late_compiler.is_loaded()
+def asks():
+    import torch
+    {text}
+threads = [threading.Thread(target=asks) for _ in range({count})]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+import torch
+module = sys.modules["torch._dynamo"]
+assert late_compiler.is_loaded() and type(module) is type(sys) and module is torch._dynamo
+assert sys.modules["torch._dynamo.config"] is module.config is module.user.config
+for part in module, module.config, module.user:
+    assert part.__spec__.origin == part.__file__, part
+assert not vars(optimizer.zero.__wrapped__) or {before!r}, "it is left alone no more"
+optimizer.step()
+assert optimizer.zero.__wrapped__.__dynamo_disable is not optimizer.zero.__wrapped__
+"""
+
+
+@pytest.fixture
+def used(tmp_path):
+    """Return what a torch that says which of its parts run says where a script asks for some."""
+    for name, text in FILES.items():
+        path = tmp_path / f"torch/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    source = str(Path(hasten.__file__).parent.parent)
+
+    def use(text: str, *, before: str = "", count: int = 1) -> str:
+        script = USES.format(text=text, before=before, count=count)
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": f"{tmp_path}:{source}"}, timeout=60,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return use
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch._dynamo",
+        "import torch._dynamo.config as config; assert config is torch._dynamo.user.config",
+        "from torch._dynamo.user import disable; assert disable is torch._dynamo.disable",
+        "from torch._dynamo import config",
+        "torch._dynamo.graph_break()",
+        "assert 'disable' in dir(torch._dynamo)",
+        "torch._dynamo.disable = torch._dynamo.new = 1; torch._dynamo.config; "
+        "assert torch._dynamo.disable == torch._dynamo.new == 1; torch._dynamo.disable = "
+        "torch._dynamo.user.disable",
+    ],
+)
+def test_whoever_asks_for_something_of_the_compiler_has_all_of_it_once(used, text) -> None:
+    assert used(text) == "whole\nconfig\nuser\n"
+
+
+def test_a_part_that_only_a_script_imports_runs_once(used) -> None:
+    asked = used("import torch._dynamo.backends.registry; import torch._dynamo.backends.registry")
+    assert asked == "whole\nconfig\nuser\nregistry\n"
+
+
+def test_threads_that_ask_at_once_all_have_it(used) -> None:
+    assert used("assert torch._dynamo.graph_break", count=4) == "whole\nconfig\nuser\n"
+
+
+@pytest.mark.parametrize("before", ["import torch._dynamo", "from torch._dynamo import user"])
+def test_a_script_that_imports_the_compiler_before_it_trains_has_it_at_once(used, before) -> None:
+    text = f"{before}; assert late_compiler.is_loaded()"
+    assert used("pass", before=text) == "whole\nconfig\nuser\n"
 
 
 @pytest.mark.child
