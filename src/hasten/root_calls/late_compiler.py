@@ -58,7 +58,7 @@ def _leave_alone() -> None:
     @wraps(stock)
     def decorated(fn: Any = None, recursive: bool = True) -> Any:
         made = stock(fn, recursive)
-        is_plain = isinstance(fn, FunctionType) and fn.__module__.startswith("torch.optim.")
+        is_plain = isinstance(fn, FunctionType) and str(fn.__module__).startswith("torch.optim.")
         if is_plain and not is_loaded():
             fn.__dict__.setdefault(_KNOWN, fn)
             _ALONE.add(fn)
