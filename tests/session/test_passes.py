@@ -1,7 +1,6 @@
 """What is published is the gain of the training: its first pass, its pauses and its length."""
 
 import importlib.util
-import re
 from dataclasses import replace
 from itertools import count
 from math import log
@@ -98,8 +97,7 @@ def test_what_the_passes_of_a_training_do_not_repay_is_left_out(kept, life_count
     else:
         (row,) = [row for row in seen.levers if row.lever == "keeps"]
         assert row.outcome == "dropped"
-        told = re.search(r"its first pass takes longer: ([\d.]+)x for the whole training", row.why)
-        assert float(told[1]) == pytest.approx(0.80, abs=0.015)
+        assert "its first pass takes longer: 0.81x for the whole training" in row.why
 
 
 @pytest.mark.parametrize("is_first", [False, True])

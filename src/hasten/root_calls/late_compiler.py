@@ -40,7 +40,6 @@ def install() -> None:
     """Let the compiler wait; called once, before the script."""
     if _COMPILER not in sys.modules:
         after_import(_DECORATING, _leave_alone)
-        sys.meta_path.insert(0, _Beneath())
         sys.meta_path.insert(0, AfterImport(_COMPILER, lambda: None, run=_run_or_wait))
 
 
@@ -77,6 +76,7 @@ def _run_or_wait(loader: Any, module: ModuleType) -> None:
     vars(module)[_WAITING] = vars(module).pop("__spec__")
     del module.__path__
     module.__class__ = _WaitingCompiler
+    sys.meta_path.insert(0, _Beneath())
 
 
 def _importer(frame: FrameType | None) -> str:
